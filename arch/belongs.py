@@ -6,11 +6,11 @@ DRAM's core (activates, precharge, refresh) keeps its times. What is set beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 
+from arch.families import family, load
 from arch.preset_file import Figure
 from arch.units import TIME
 
@@ -39,19 +39,20 @@ class Change:
     asked: Collection[str]
 
 
-def belonging(family: str, before: Numbers, after: Numbers, asked: Collection[str]) -> dict[str, Figure]:
-    """Figures that go with the primary ones among those that are asked for, unless they are asked for, too."""
+def belonging(machines: str, before: Numbers, after: Numbers, asked: Collection[str]) -> dict[str, Figure]:
+    """Figures that go with the primary ones among those that are asked for, unless they are asked for, too; machines:
+    their family, which declares what goes with what."""
     found: dict[str, Figure] = {}
-    for primary, parts in _PARTS[family].items():
+    for primary, parts in family(machines).belongs.items():
         old, new = (figures(primary) if primary in asked else 0 for figures in (before, after))
         if old > 0 and new > 0 and old != new:
             change = Change(primary.partition(".")[0], Fraction(new) / old, before, after, asked)
-            goes = {path: Figure(value, "", "", f"{GOES}{primary}") for path, value in parts(change)}
+            goes = {path: Figure(value, "", "", f"{GOES}{primary}") for path, value in load(parts)(change)}
             found |= {path: figure for path, figure in goes.items() if path not in asked}
     return found
 
 
-def _interface(change: Change) -> Iterator[Value]:
+def interface(change: Change) -> Iterator[Value]:
     """Of a memory: its channels, as many as keep their rate, as far as that is a whole number of them for each
     partition of an L2; with what remains for each of them goes the time between two bursts."""
     channels, gap = f"{change.group}.channels", f"{change.group}.t_ccd"
@@ -65,7 +66,7 @@ def _interface(change: Change) -> Iterator[Value]:
         yield gap, TIME.format(round(change.before(gap) * now / old / change.ratio))
 
 
-def _slices(change: Change) -> Iterator[Value]:
+def slices(change: Change) -> Iterator[Value]:
     """Of an L2: what slices take in, what passes between partitions, and the time that a slice takes for a read."""
     for path in ("l2.write_bandwidth", "l2.link_bandwidth"):
         if value := change.before(path):
@@ -74,20 +75,9 @@ def _slices(change: Change) -> Iterator[Value]:
         yield "l2.request", f"{float(value / change.ratio)!r} cycles"
 
 
-def _paths(change: Change) -> Iterator[Value]:
+def paths(change: Change) -> Iterator[Value]:
     """Of systolic arrays: paths that give in and take out a row of all of them a cycle, where they did before."""
     for path, side in (("unified_buffer.bandwidth", "array.rows"), ("activation.values", "array.columns")):
         width, (old, new) = change.before(path), (f(side) * f("array.count") for f in (change.before, change.after))
         if old <= width < new:
             yield path, f"{int(new)} B/clk" if path.startswith("unified") else int(new)
-
-
-_PARTS: Mapping[str, Mapping[str, Callable[[Change], Iterator[Value]]]] = MappingProxyType(
-    {
-        "gpu": {"dram.bandwidth": _interface, "l2.bandwidth": _slices},
-        "tpu": {"dram.bandwidth": _interface} | dict.fromkeys(("array.rows", "array.columns", "array.count"), _paths),
-        "rdu": {"hbm.bandwidth": _interface, "ddr.bandwidth": _interface},
-        "gemmini": {"dram.bandwidth": _interface},
-    }
-)
-"""What goes with each primary figure, by family."""

@@ -1,4 +1,4 @@
-"""What other packages register by entry points of their metadata: warp schedulers, replacement policies, operators.
+"""What other packages register by entry points: warp schedulers, replacement policies, operators, families of machines.
 
 A machine names a policy that ships or one of these (`sm.scheduler`, `l1.replacement`, `l2.replacement`), a workload an
 operator. Known here are name, package and source, without a line of it being executed; `sim.engine.extensions` loads a
@@ -14,7 +14,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-SCHEDULERS, REPLACEMENTS, OPERATORS = "tilewave.schedulers", "tilewave.replacement", "tilewave.operators"
+SCHEDULERS, REPLACEMENTS = "tilewave.schedulers", "tilewave.replacement"
+OPERATORS, FAMILIES = "tilewave.operators", "tilewave.families"
 """Groups of entry points."""
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache, partial
-from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
@@ -24,6 +23,8 @@ from pydantic_core import ErrorDetails
 from arch.belongs import GOES, belonging
 from arch.dram_standards import with_standards
 from arch.errors import InputError
+from arch.families import families
+from arch.families import family as machine_family
 from arch.gpu import Instruction
 from arch.library import chain, find, list_chips
 from arch.library import list_archs as list_archs
@@ -33,11 +34,6 @@ from arch.preset_file import Figure, PresetFile, source_text
 from arch.spec import Documents, MachineFile, MachineSpec
 from arch.units import CYCLES, Unit, word
 
-_SPECS = {"gpu": "GpuSpec", "tpu": "TpuSpec", "rdu": "RduSpec", "gemmini": "GemminiSpec"}
-
-FAMILIES = tuple(_SPECS)
-"""Machine families, by the word after `family:` in a preset; a module of this package describes each."""
-
 _COLUMNS = [word(name) for name in Instruction.model_fields if name not in ("op", "dtype", "shape")]
 """Columns of an instruction row, as people type them."""
 
@@ -46,7 +42,7 @@ Overrides = Mapping[str, str | int | float] | Sequence[str]
 
 def spec_class(family: str) -> type[MachineSpec]:
     """What describes machines of a family. Only the family that is asked for is imported."""
-    found: type[MachineSpec] = getattr(import_module(f"arch.{family}"), _SPECS[family])
+    found: type[MachineSpec] = machine_family(family).load("spec")
     return found
 
 
@@ -91,7 +87,7 @@ def load_arch(name_or_path: str | Path, overrides: Overrides = ()) -> Any:
 def _belonging(before: Mapping[str, Figure], asked: Mapping[str, Figure]) -> dict[str, Figure]:
     """Figures that go with primary ones that are asked for; values that cannot be read count as not stated."""
     family = before.get("family")
-    if family is None or family.text not in FAMILIES:
+    if family is None or family.text not in families():
         return {}
     known = leaves(spec_class(str(family.text)))
 
@@ -135,15 +131,13 @@ def _stated(path: Path, files: tuple[PresetFile, ...]) -> _Stated:
     family = figures.get("family")
     if family is None:
         raise InputError(
-            f"{path.name}: family is missing; one of: {', '.join(FAMILIES)}, or name a base, a chip such as"
+            f"{path.name}: family is missing; one of: {', '.join(families())}, or name a base, a chip such as"
             f" {', '.join(list_chips())} or a machine such as {', '.join(list_archs())}"
         )
-    if family.text not in FAMILIES:
-        raise InputError(
-            f"{family.where}: family {family.text!r} is unknown, one of {', '.join(FAMILIES)}"
-            f"{hint(str(family.text), FAMILIES, '; nearest: {}')}"
-        )
-    model = spec_class(str(family.text))
+    try:
+        model = spec_class(str(family.text))
+    except InputError as error:
+        raise InputError(f"{family.where}: {error}") from None
     for key, figure in figures.items():
         _check_word(model, key, figure.where)
     sources = {key: _source(figure, table, key) for key, figure in figures.items()}

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from arch.extensions import Registered
+from arch.families import registered_family
 from arch.policies import Policy
 from arch.units import word
 
@@ -109,8 +110,9 @@ class MachineSpec(Group):
 
     @property
     def extensions(self) -> Mapping[str, Registered]:
-        """Policies of other packages that the machine names, by the path of the figure."""
-        found = {}
+        """What other packages have a part in the machine: its family, and policies by the path of the figure."""
+        own = registered_family(self.family)
+        found = {"family": own} if own else {}
         for name, field, policy in _policies(self.__class__):  # a stand-in's class is its target's
             if (other := policy.registered(getattr(getattr(self, name), field))) is not None:
                 found[f"{word(name)}.{word(field)}"] = other

@@ -39,9 +39,12 @@ from arch.errors import InputError  # noqa: E402
 from arch.load import leaves, load_arch  # noqa: E402
 from arch.spec import MachineSpec  # noqa: E402
 from arch.units import CYCLES  # noqa: E402
-from sim.app.families import family_of  # noqa: E402
 from sim.app.families.choice import DEAREST, cost_of, decide  # noqa: E402
-from sim.app.families.family import Plan, Ran  # noqa: E402
+from sim.app.families.family import (  # noqa: E402
+    Plan,
+    Ran,
+    runner_of,
+)
 from sim.app.report.record import RunRecord  # noqa: E402
 from sim.app.run import request_of, run  # noqa: E402
 
@@ -351,7 +354,7 @@ def choice(case: RandomCase) -> Choice | None:
     """What all candidates of the unchanged machine take, those included that only tuning tries; None where there is no
     choice."""
     asked = request_of(case.workload, case.arch, case.set, **case.options)
-    family = family_of(asked.machine.family)
+    family = runner_of(asked.machine.family)
     plan, tuned = (cast("Plan", _Clocked(family.plan(replace(asked, tune=tune)))) for tune in (False, True))
     if len(tuned.candidates) < 2:
         return None

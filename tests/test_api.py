@@ -13,9 +13,10 @@ import pytest
 from arch import InputError, list_archs, load_arch
 from arch.gpu import GpuSpec
 from sim import compare, simulate, simulate_row
-from sim.app.families import gpu_check, gpu_run
-from sim.app.families.gpu import Gpu, operator_on
-from sim.app.families.gpu_conditions import Conditions, conditions_of
+from sim.app.families.gpu import check as gpu_check
+from sim.app.families.gpu import steps
+from sim.app.families.gpu.conditions import Conditions, conditions_of
+from sim.app.families.gpu.runner import Gpu, operator_on
 from sim.app.families.request import Bench
 from sim.app.run import row_request, run
 from sim.gpu.check.interpret import CheckResult as Replay
@@ -96,7 +97,7 @@ def test_one_mechanism_to_leave_out_may_stand_alone() -> None:
 
 
 def test_operands_of_a_long_run_are_warm_without_running_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_run, "SETTLED_PS", 0)
+    monkeypatch.setattr(steps, "SETTLED_PS", 0)
     assert simulate(SMALL, A100, l2="warm").figures.counters["dram_read_bytes"] < OPERANDS // 4
 
 

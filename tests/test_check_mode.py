@@ -9,7 +9,7 @@ import pytest
 
 from arch.load import load_arch
 from sim import simulate
-from sim.app.families import gpu_check
+from sim.app.families.gpu import check as gpu_check
 from sim.gpu.check.interpret import CheckResult, interpret
 from workloads.parse import parse
 

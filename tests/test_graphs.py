@@ -142,7 +142,7 @@ def test_warm_runs_find_the_first_operands_in_the_l2() -> None:
 
 
 def test_a_long_graph_is_warm_without_running_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.app.families.gpu_run.SETTLED_PS", 0)
+    monkeypatch.setattr("sim.app.families.gpu.steps.SETTLED_PS", 0)
     marked = simulate(chain(2), MACHINE, l2="warm").to_dict()
     monkeypatch.undo()
     run = simulate(chain(2), MACHINE, l2="warm").to_dict()

@@ -18,7 +18,7 @@ HEAVY = ("jinja2", "rich", "tomlkit", "numpy", "numba", "llvmlite", "matplotlib"
 
 NOT_OF_A_PRODUCT = (
     *("arch.tpu", "arch.rdu", "arch.gemmini", "sim.tpu", "sim.rdu", "sim.gemmini", "sim.gpu.check", "sim.gpu.sass"),
-    *("sim.app.families.network", "sim.app.trace.gpu", "workloads.gpu.conv", "workloads.gpu.attention"),
+    *("sim.app.families.network", "sim.app.families.gpu.trace", "workloads.gpu.conv", "workloads.gpu.attention"),
     *("workloads.ops.attention", "workloads.ops.contractions", "workloads.networks", "workloads.silicon"),
     *("jinja2", "matplotlib"),
 )

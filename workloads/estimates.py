@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ERROR_PERCENT: Mapping[str, Mapping[str, int]] = {
-    "gpu": {"gemm": 20, "conv2d": 12, "attention": 25},
-    "tpu": {},
-    "rdu": {"gemm": 5, "softmax": 10, "softmax_backward": 10, "layernorm": 10, "rmsnorm": 10},
-    "gemmini": {},
-}
-OTHERS_PERCENT: Mapping[str, int] = {"gpu": 40, "tpu": 25, "rdu": 40, "gemmini": 40}
-"""Of operators that have no figure of their own."""
+from arch.families import family
+
 EXCESS_PERCENT: Mapping[str, int] = {"simt": 1}
 """By how many per cent the estimate of a kernel may lie above what it takes, by the word that its way begins with; of
 kernels whose simulation is dear, which have many rounds of CTAs. Of 17 products in fp32 with 4 to 24 billion multiplies
@@ -29,6 +23,7 @@ def excess_percent(way: str) -> int | None:
     return EXCESS_PERCENT.get(way.partition(" ")[0])
 
 
-def error_percent(family: str, operator: str) -> int:
-    """The stated error of the estimate of an operator's candidates."""
-    return ERROR_PERCENT[family].get(operator, OTHERS_PERCENT[family])
+def error_percent(machines: str, operator: str) -> int:
+    """The stated error of the estimate of an operator's candidates on machines of a family, as that declares it."""
+    own = family(machines)
+    return own.estimate_errors.get(operator, own.others_error)

@@ -4,9 +4,9 @@ A kind of schedule names the function that builds its programs, `build(op, spec,
 stand beside the kinds of an operator: `AUTO`, the function that ranks its configurations, and `WITHOUT`, the one that
 says which schedule is left without a mechanism.
 
-What is registered is found by reading the sources below `workloads/<family>`: the decorator's words stand there as
-texts. A module is imported when one of its functions is asked for, so that a run pays for the kernels that it chooses.
-The module of an operator of another package registers its kernels, or imports what does.
+What is registered is found by reading the sources of the package that a family names (`kernels`): the decorator's words
+stand there as texts. A module is imported when one of its functions is asked for, so that a run pays for the kernels
+that it chooses. The module of an operator of another package registers its kernels, or imports what does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from arch.errors import InputError
+from arch.families import family as machine_family
 from arch.near import hint
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,7 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 AUTO, WITHOUT = "auto", "without"
 """Words that are no kinds: who ranks the configurations of an operator, who leaves a mechanism out."""
 
-_HERE = Path(__file__).parent
 _DECORATOR = re.compile(r'^@register\(((?:\s*"[^"\n]+",?)+)\s*\)', re.MULTILINE)
 
 _registered: dict[tuple[str, str, str], Callable[..., Any]] = {}
@@ -50,12 +50,14 @@ def register(operator: str, family: str, *kinds: str) -> Callable[[F], F]:
 def index(family: str) -> Mapping[tuple[str, str], str]:
     """By operator and kind, the module that registers it on a family of machines."""
     found: dict[tuple[str, str], str] = {}
-    for path in sorted((_HERE / family).rglob("*.py")):
-        for match in _DECORATOR.finditer(path.read_text(encoding="utf-8")):
-            operator, of, *kinds = re.findall(r'"([^"]+)"', match[1])
-            if of == family:
-                module = ".".join(path.relative_to(_HERE.parent).with_suffix("").parts)
-                found |= {(operator, kind): module for kind in kinds}
+    package = machine_family(family).kernels
+    for folder in map(Path, importlib.import_module(package).__path__ if package else ()):
+        for path in sorted(folder.rglob("*.py")):
+            for match in _DECORATOR.finditer(path.read_text(encoding="utf-8")):
+                operator, of, *kinds = re.findall(r'"([^"]+)"', match[1])
+                if of == family:
+                    module = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
+                    found |= {(operator, kind): module for kind in kinds}
     return found
 
 

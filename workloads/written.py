@@ -30,6 +30,7 @@ import numpy as np
 from arch import reading
 from arch.digits import whole_size
 from arch.errors import InputError
+from arch.families import families, family
 from arch.near import hint
 from workloads.ops.base import Array, Operand, Operator
 from workloads.ops.dtypes import epsilon
@@ -43,8 +44,6 @@ TRACE = re.compile(r"\S+\.(traceg|traceg\.xz|tracez)")
 CUBIN = re.compile(r"(?P<path>\S+\.(cubin|sass))(:(?P<kernel>\w+))?")
 """How a compiled kernel begins."""
 
-_LANGUAGES = {"gpu": "sim.gpu.language.program", "tpu": "sim.tpu.program", "rdu": "sim.rdu.program"}
-"""Where each family of machines has its `Program`."""
 
 _MACHINE = "machine"
 _OURS = ("arch", "sim", "workloads")
@@ -153,8 +152,8 @@ class OwnProgram(Operator):
 
 def given(program: Any) -> OwnProgram:
     """A `Program` object as a workload. InputError for what is none."""
-    languages = [sys.modules.get(module) for module in _LANGUAGES.values()]
-    if not any(module and isinstance(program, module.Program) for module in languages):
+    made_by = [one for one in families().values() if one.program.partition(":")[0] in sys.modules]
+    if not any(isinstance(program, one.load("program")) for one in made_by):
         raise InputError(f"workload: must be an operator, its text, a graph or a Program, not {type(program).__name__}")
     return OwnProgram(program.name, program)
 
@@ -162,7 +161,7 @@ def given(program: Any) -> OwnProgram:
 def placed(asked: Operator, machine: Any) -> Operator:
     """What a machine runs: number formats filled in, a program of one's own made for it."""
     if isinstance(asked, ProgramFile):
-        if asked.compiled and machine.family != "gpu":
+        if asked.compiled and not family(machine.family).compiled_kernels:
             raise InputError(f"{asked}: is a kernel compiled for GPUs, {machine.name} is of family {machine.family}")
         return asked.on(machine)
     if isinstance(asked, OwnProgram):
@@ -393,7 +392,7 @@ def told(path: str) -> Iterator[None]:
         raise InputError(f"{place}: {kind}{error}{near}") from None
 
 
-def _check_widths(program: Any) -> None:
+def check_widths(program: Any) -> None:
     """InputError for an access of a width that threads do not have."""
     counts, walk = (importlib.import_module(f"sim.gpu.language.{part}") for part in ("counts", "program"))
     for kernel in program.kernels:
@@ -405,17 +404,18 @@ def _check_widths(program: Any) -> None:
 
 def _of_family(program: Any, machine: Any, name: str) -> Any:
     """The program; InputError where it is none, or none of the machine's family."""
-    kinds = {family: importlib.import_module(module).Program for family, module in _LANGUAGES.items()}
-    if machine.family not in kinds:
+    own = family(machine.family)
+    kinds = {one.name: one.load("program") for one in families().values() if one.program}
+    if not own.program:
         raise InputError(f"{name}: {machine.name} runs no programs; machines of family {', '.join(kinds)} do")
-    if isinstance(program, kinds[machine.family]):
-        if machine.family == "gpu":
-            _check_widths(program)
+    if isinstance(program, kinds[own.name]):
+        if own.check_program:
+            own.load("check_program")(program)
         return program
-    family = next((family for family, kind in kinds.items() if isinstance(program, kind)), None)
-    if family:
-        raise InputError(f"{name}: is a program for machines of family {family}, {machine.name} is of {machine.family}")
+    other = next((other for other, kind in kinds.items() if isinstance(program, kind)), None)
+    if other:
+        raise InputError(f"{name}: is a program for machines of family {other}, {machine.name} is of {own.name}")
     raise InputError(
         f"{name}: gives {type(program).__name__}, it must give a Program; {machine.name} takes those of "
-        f"{_LANGUAGES[machine.family]}"
+        f"{own.program.partition(':')[0]}"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lesson import Claim, legend_below, main, plain_log
 
 from arch.load import load_arch
-from sim.app.families.rdu import run_program
+from sim.app.families.rdu.runner import run_program
 from sim.app.report import palette
 from sim.rdu.layout import Log
 from workloads.rdu.access import chase, stream

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from arch import reading
 from arch.dtypes import FORMATS
 from arch.errors import InputError
+from arch.families import families
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
 from workloads import registry, written
 from workloads.graphs import GraphOperator
-from workloads.ops import Operator, operator_class, operator_words, short_words
-from workloads.ops.collectives import Collective
-from workloads.ops.movement import AllReduce, CopyH2D
-from workloads.ops.network_file import NetworkFile
+from workloads.ops import operator_class, operator_words, short_words
 from workloads.ops.pointwise import FUNCTIONS
-
-FAMILIES = ("gpu", "tpu", "rdu", "gemmini")
-WITHOUT_KERNELS: Mapping[type[Operator], tuple[str, ...]] = {
-    CopyH2D: ("gpu", "rdu"),
-    AllReduce: ("gpu", "rdu"),
-    Collective: ("gpu",),
-    NetworkFile: FAMILIES,
-}
-"""Operators without a kernel of their own: the host or the links run them, or their layers have some."""
 
 _TAKES = {
     "extent": "whole number from 1",
@@ -143,15 +131,14 @@ def described(word: str) -> Shown:
 def schedules(word: str) -> dict[str, list[str]]:
     """Kinds of schedules by the family of machines that runs an operator; empty where there is no choice."""
     cls = operator_class(word)
-    for base, families in WITHOUT_KERNELS.items():
-        if issubclass(cls, base):
-            return {family: [] for family in families}
-    found = {family: list(registry.schedules(word, family)) for family in FAMILIES}
-    if issubclass(cls, GraphOperator):
-        from sim.app.families.gpu_graph import FORMS
-
-        found["gpu"] = list(FORMS)
-    return {family: kinds for family, kinds in found.items() if kinds}
+    without: dict[str, list[str]] = {name: [] for name, family in families().items() if word in family.without_kernels}
+    if without:
+        return without
+    found: dict[str, list[str]] = {}
+    for name, family in families().items():
+        graphs = issubclass(cls, GraphOperator) and bool(family.graph_forms)
+        found[name] = list(family.load("graph_forms") if graphs else registry.schedules(word, name))
+    return {name: kinds for name, kinds in found.items() if kinds}
 
 
 def examples(word: str) -> list[str]:
@@ -159,10 +146,8 @@ def examples(word: str) -> list[str]:
     cls = operator_class(word)
     keys = " ".join(key for key in cls.example.split() if key.partition("=")[0] not in short_words(word))
     text = f"{word} {keys}".rstrip()
-    return [f"tilewave run {text} --arch {_MACHINES[family]}" for family in schedules(cls.word)]
+    return [f"tilewave run {text} --arch {families()[name].example}" for name in schedules(cls.word)]
 
-
-_MACHINES = {"gpu": "h100-sxm", "tpu": "tpu-v1", "rdu": "sn40l", "gemmini": "gemmini"}
 
 _SIZES = "Whole numbers: 4096, 4_096, 4k (k, M and G are powers of 1024), 2**12."
 

@@ -15,9 +15,8 @@ from arch.load import load_arch
 from arch.spec import MachineSpec
 from sim.app.asked import asked_of
 from sim.app.cost import Cost, version
-from sim.app.families import family_of
 from sim.app.families.choice import Memory, Tried, contenders, decide
-from sim.app.families.family import Family, Plan, Ran
+from sim.app.families.family import Plan, Ran, Runner, runner_of
 from sim.app.families.request import Progress, Request, part
 from sim.app.report.asked import titled
 from sim.app.report.compare import Comparison, Unsupported
@@ -132,7 +131,7 @@ def compare(
             rows.append(spec)
             continue
         asked = Request(workload, spec, schedule, without, check, exact, l2, scope, clock, data, tune, pdl=pdl)
-        known = family_of(spec.family).options
+        known = runner_of(spec.family).options
         try:
             record = run(asked.only(known), part(progress, i, len(pairs)))
         except InputError as error:
@@ -156,7 +155,7 @@ def request_of(workload: Workload, machine: MachineSpec | str, set: Sequence[str
 
 def row_request(row: Row) -> Request:
     """The run that a row of reference data asks for. Raises InputError where it cannot be asked."""
-    return family_of(load_arch(row.machine).family).row(row)
+    return runner_of(load_arch(row.machine).family).row(row)
 
 
 def program_listing(
@@ -172,13 +171,13 @@ def program_listing(
     if _is_network(asked):
         return _network(asked).listing()
     plan = _plan(asked)
-    return _family(asked).listing(asked, 0 if _alone(plan) else decide(plan).chosen)
+    return _runner(asked).listing(asked, 0 if _alone(plan) else decide(plan).chosen)
 
 
 def show_array(workload: Workload, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
     """What every cell of a systolic array holds in every cycle of a small product."""
     asked = request_of(workload, machine, set)
-    return _family(asked).show_array(asked)
+    return _runner(asked).show_array(asked)
 
 
 def trace(
@@ -244,7 +243,7 @@ def run_recorded(request: Request, progress: Progress | None = None) -> tuple[Ru
 
 
 def _plan(request: Request) -> Plan:
-    return _network(request) if _is_network(request) else _family(request).plan(request)
+    return _network(request) if _is_network(request) else _runner(request).plan(request)
 
 
 def _is_network(request: Request) -> bool:
@@ -256,7 +255,7 @@ def _network(request: Request) -> NetworkPlan:
     """The plan of a network. What plans one is imported where there is one."""
     from sim.app.families.network import NetworkPlan
 
-    return NetworkPlan.of(request, _family(request))
+    return NetworkPlan.of(request, _runner(request))
 
 
 def _alone(plan: Plan, tune: bool = False) -> bool:
@@ -292,7 +291,7 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         schedule=ran.schedule,
         kernels=ran.kernels,
         asked=replace(
-            asked_of(request, _family(request).options),
+            asked_of(request, _runner(request).options),
             unread=[path for path in request.machine.overrides if not ran.reads(path)],
         ),
         scope=request.scope,
@@ -335,18 +334,18 @@ def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
 def _timeline(request: Request, ran: Ran) -> Timeline:
     """What was recorded, with all that was asked and the versions of the programs that did it."""
     assert ran.timeline is not None
-    found, asked = ran.timeline(), asked_of(request, _family(request).options)
+    found, asked = ran.timeline(), asked_of(request, _runner(request).options)
     found.title = titled(f"{request.asked} on {request.machine.label}", asked.unusual)
     found.facts |= asked.words | {"simulator": f"tilewave {version()}"}
     return found
 
 
-def _family(request: Request) -> Family:
+def _runner(request: Request) -> Runner:
     """The family of the machine; InputError for an option that means nothing there."""
-    family = family_of(request.machine.family)
-    for name in request.beyond(family.options):
+    runner = runner_of(request.machine.family)
+    for name in request.beyond(runner.options):
         raise InputError(f"{name}={getattr(request, name)}: means nothing on {request.machine.name}, leave it out")
-    return family
+    return runner
 
 
 def _machines(machines: Sequence[MachineSpec | str], overrides: Sequence[str]) -> list[MachineSpec | Unsupported]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from arch.load import load_arch
 from sim import simulate
-from sim.app.families import gpu_run
+from sim.app.families.gpu import steps
 from sim.app.families.request import Bench
 from sim.app.run import request_of, run
 from sim.gpu.counters import Counter
@@ -443,7 +443,7 @@ def test_sustained_work_stays_within_the_boards_limit_and_isolated_work_does_not
 def test_a_short_kernel_is_repeated_until_its_clock_stays(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timed run begins at the clock at which it goes on: repeating it more often changes nothing."""
     found = simulate(workload, "t4", clock="sustained").to_dict()
-    monkeypatch.setattr(gpu_run, "_SETTLING_RUNS", 4 * gpu_run._SETTLING_RUNS)
+    monkeypatch.setattr(steps, "_SETTLING_RUNS", 4 * steps._SETTLING_RUNS)
     more = simulate(workload, "t4", clock="sustained").to_dict()
     assert (found["cycles"], found["clock_hz"]) == (more["cycles"], more["clock_hz"])
 

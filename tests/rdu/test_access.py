@@ -7,7 +7,7 @@ import pytest
 
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.app.families.rdu import run_program
+from sim.app.families.rdu.runner import run_program
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.interpret import interpret
 from sim.rdu.layout import Log

@@ -10,8 +10,8 @@ import pytest
 
 from arch.load import load_arch
 from arch.rdu import RduSpec
-from sim.app.families import family_of
 from sim.app.families.choice import contenders, decide
+from sim.app.families.family import runner_of
 from sim.app.run import request_of, simulate
 from sim.rdu import place
 from sim.rdu.balance import _divisions
@@ -34,7 +34,7 @@ from workloads.rdu.select import REQUEST_BYTES
     ],
 )
 def test_estimates_are_near_and_auto_is_as_fast_as_any_candidate(work: str, machine: str) -> None:
-    plan = family_of("rdu").plan(request_of(work, machine, []))
+    plan = runner_of("rdu").plan(request_of(work, machine, []))
     ran = {number: plan.run(number, None) for number in range(len(plan.candidates))}
     for number in contenders(plan):
         assert plan.candidates[number][1] == pytest.approx(ran[number].cycles, rel=0.3)
@@ -48,7 +48,7 @@ def test_estimates_know_the_size_of_a_request() -> None:
 
 def test_candidates_of_a_product_are_not_divisions_of_one_tile() -> None:
     """One block of 32 x 32 can be divided in hundreds of ways, which all take the same."""
-    plan = family_of("rdu").plan(request_of("gemm m=32 n=32 k=32", "sn40l", []))
+    plan = runner_of("rdu").plan(request_of("gemm m=32 n=32 k=32", "sn40l", []))
     tiles = Counter(name.partition(" par")[0] for name, _ in plan.candidates)
     assert len(tiles) > 1
     assert max(tiles.values()) <= DIVISIONS
@@ -58,7 +58,7 @@ def test_a_little_more_bandwidth_does_not_lose_the_best_candidate() -> None:
     """5 % more once moved it out of the list, and the run got 7 % slower."""
     times = []
     for words in ([], ["ddr.bandwidth=53760000000 B/s"]):
-        times.append(decide(family_of("rdu").plan(request_of("gemm m=32 n=32 k=128", "plasticine", words))).best)
+        times.append(decide(runner_of("rdu").plan(request_of("gemm m=32 n=32 k=128", "plasticine", words))).best)
     assert times[1].device_ps <= 1.01 * times[0].device_ps
 
 

@@ -14,7 +14,7 @@ from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
-from sim.app.families.rdu import ProgramRun, run_program
+from sim.app.families.rdu.runner import ProgramRun, run_program
 from sim.app.run import simulate
 from sim.rdu.cut import fit
 from sim.rdu.interpret import Replay, interpret

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.rdu import RduSpec
-from sim.app.families.rdu import run_program
+from sim.app.families.rdu.runner import run_program
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.rdu.banks import lookup_cycles
 from sim.rdu.engine import run_section

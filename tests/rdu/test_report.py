@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sim.app.report.families import family
+from sim.app.families.rdu import report as rdu_report
 from sim.app.run import compare, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def test_picture_of_the_placed_pipeline() -> None:
 
     report = simulate("softmax rows=512 cols=512", "sn40l")
     figure = pyplot.figure(figsize=(12, 5), layout="constrained")
-    draw = family("rdu").draw
+    draw = rdu_report.draw
     assert draw is not None
     draw(report, figure)
     grid, timeline = figure.axes[:2]

@@ -55,10 +55,11 @@ def test_colours_are_stated_in_one_place() -> None:
     for path in [*(ROOT / "sim" / "app").rglob("*.py"), *(ROOT / "scripts" / "lessons").glob("*.py")]:
         text = path.read_text(encoding="utf-8")
         if path.name != "palette.py":
-            found[path.name] = re.findall(r"tab:\w+|\"C[0-9]\"|tab(?:10|20)|\"#[0-9a-fA-F]{6}\"", text)
+            stated = re.findall(r"tab:\w+|\"C[0-9]\"|tab(?:10|20)|\"#[0-9a-fA-F]{6}\"", text)
+            found[path.relative_to(ROOT).as_posix()] = stated
     assert {name: colours for name, colours in found.items() if colours} == {
-        "rdu_plots.py": ['"#a9cfa6"', '"#1f5f2a"'],
-        "animation.py": ['"#a9cfa6"'],
+        "sim/app/families/rdu/plots.py": ['"#a9cfa6"', '"#1f5f2a"'],
+        "sim/app/report/animation.py": ['"#a9cfa6"'],
     }
 
 

@@ -11,9 +11,10 @@ import jsonschema
 import numpy as np
 import pytest
 
+from sim.app.families.gpu import report as gpu_report
+from sim.app.families.gpu.report import REMEDIES
 from sim.app.report.compare import Comparison, Unsupported
 from sim.app.report.figures import Figures, hit_rates, level_bytes, shares
-from sim.app.report.gpu import REMEDIES
 from sim.app.report.record import (
     WARP_STATES,
     Candidate,
@@ -32,6 +33,7 @@ from sim.app.report.sections import Meter, Section, bytes_text, sections_of, tim
 MACHINE = MachineFigures(
     name="round",
     family="gpu",
+    view=gpu_report,
     boost_hz=2_000_000_000,
     peak_ops_per_s=100 * 10**12,
     bandwidths={"dram": 10**12, "l2": 4 * 10**12},

@@ -314,7 +314,7 @@ def test_the_power_limit_can_be_what_bounds(figures: list[str], bound: str, says
 
 def test_advice_is_what_operator_and_machine_can_take() -> None:
     """Multicast needs clusters and a product; T4 has none, and an addition reads nothing twice."""
-    from sim.app.report.gpu import _fewer_reads
+    from sim.app.families.gpu.report import _fewer_reads
 
     said = {
         (word, machine): " ".join(_fewer_reads(simulate(work, machine)))

@@ -10,7 +10,7 @@ import pytest
 
 from arch.load import load_arch
 from sim.app.families.choice import Kept
-from sim.app.families.gpu import OperatorPlan
+from sim.app.families.gpu.runner import OperatorPlan
 from sim.app.families.request import Request
 from sim.app.run import run
 from sim.app.study.candidates import Candidates

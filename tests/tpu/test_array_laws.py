@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.load import load_arch
-from sim.app.families.tpu import array_cycles
+from sim.app.families.tpu.runner import array_cycles
 from sim.tpu.pe import PeArray
 from workloads.ops import Gemm
 from workloads.tpu.choose import Config

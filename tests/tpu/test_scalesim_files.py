@@ -10,7 +10,7 @@ from arch.load import load_arch
 from arch.scalesim import read_config
 from sim import simulate
 from sim.app.cli import main
-from sim.app.report.scalesim import report_files
+from sim.app.families.tpu.scalesim import report_files
 
 CONFIG = """[general]
 run_name = "scale_run"

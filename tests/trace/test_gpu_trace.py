@@ -295,9 +295,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sim.app.trace import gpu
+    from sim.app.families.gpu import trace as gpu_trace
 
-    monkeypatch.setattr(gpu, "ROWS", 16)
+    monkeypatch.setattr(gpu_trace, "ROWS", 16)
     with pytest.raises(InputError, match="shorter --window"):
         trace("gemm m=64 n=64 k=64 dtype=fp16", "t4")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.cli import main
+from sim.app.families.gpu.trace_graph import Axis
 from sim.app.run import simulate, trace
 from sim.app.trace import perfetto
-from sim.app.trace.gpu_graph import Axis
 from sim.app.trace.timeline import Slice, Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import TICKS_PER_CYCLE
@@ -138,9 +138,9 @@ def test_windows_and_single_kernels(whole: Timeline) -> None:
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sim.app.trace import gpu_graph
+    from sim.app.families.gpu import trace_graph
 
-    monkeypatch.setattr(gpu_graph, "ROWS", 100)  # enough for the first kernel
+    monkeypatch.setattr(trace_graph, "ROWS", 100)  # enough for the first kernel
     with pytest.raises(InputError, match="one --kernel or fewer --sm"):
         trace(small(), MACHINE)
 

@@ -13,7 +13,8 @@ import pytest
 
 import workloads
 from arch.errors import InputError
-from arch.load import FAMILIES, load_arch
+from arch.families import families
+from arch.load import load_arch
 from workloads import graphs, ops, registry
 from workloads.ops import Gemm
 from workloads.ops.base import REGISTRY
@@ -22,7 +23,7 @@ from workloads.registry import AUTO, WITHOUT, builder, chooser, index, operators
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "workloads.md"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_what_is_read_is_what_is_registered(family: str) -> None:
     package = importlib.import_module(f"workloads.{family}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -106,5 +107,5 @@ def test_the_page_lists_every_kind_and_no_other() -> None:
     for family, words, kinds in re.findall(r"^\| (\w+) \| ([\w, ]+) \| (.*) \|$", section, re.MULTILINE):
         named = re.findall(r"`([\w.-]+)`", re.sub(r"\([^)]*\)", "", kinds))
         listed |= {(family, word.strip(), kind) for word in words.split(",") for kind in named}
-    known = {(family, op, kind) for family in FAMILIES for op in operators(family) for kind in schedules(op, family)}
+    known = {(family, op, kind) for family in families() for op in operators(family) for kind in schedules(op, family)}
     assert listed == known

@@ -31,7 +31,7 @@ from arch.errors import InputError  # noqa: E402
 from arch.library import find  # noqa: E402
 from arch.load import load_arch  # noqa: E402
 from arch.preset_file import read  # noqa: E402
-from sim.app.families.rdu import run_program  # noqa: E402
+from sim.app.families.rdu.runner import run_program  # noqa: E402
 from sim.app.run import simulate  # noqa: E402
 from workloads.graphs.llama import MODELS  # noqa: E402
 from workloads.rdu.monarch import monarch  # noqa: E402

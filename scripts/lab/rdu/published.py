@@ -22,7 +22,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from arch.load import load_arch
-from sim.app.families.rdu import ProgramRun, play_launches, run_program
+from sim.app.families.rdu.runner import ProgramRun, play_launches, run_program
 from sim.app.run import simulate
 from sim.rdu.host import Launch, copy_ps, run_launches
 from workloads.graphs.llama import MODELS, Llama

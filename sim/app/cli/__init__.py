@@ -219,7 +219,7 @@ def _run(options: argparse.Namespace) -> int:
         return _autotune(options)
     with uncollected(), contextlib.nullcontext() if options.check else no_matrices():
         from sim.app.cli.progress import Progress
-        from sim.app.families import family_of
+        from sim.app.families.family import runner_of
         from sim.app.report.report import Report
         from sim.app.run import request_of, run, run_recorded
         from sim.app.study.candidates import Candidates
@@ -230,7 +230,7 @@ def _run(options: argparse.Namespace) -> int:
         asked = request_of(workload, options.arch, **how)
         if options.profile and not isinstance(asked.asked, GraphOperator | CopyH2D | AllReduce):
             raise InputError(f"--profile: {options.operator} is one operator; a graph is llama or bert_layer")
-        family_of(asked.machine.family)  # imports what runs it
+        runner_of(asked.machine.family)  # imports what runs it
     if movie:
         _show_array(options, movie)
     with Progress(text) as progress, contextlib.closing(Candidates(asked)) as known:
@@ -263,7 +263,7 @@ def _configure(options: argparse.Namespace) -> None:
 
 def _write_reports(report: Report, folder: Path) -> None:
     """Writes SCALE-Sim's report files."""
-    from sim.app.report.scalesim import report_files
+    from sim.app.families.tpu.scalesim import report_files
 
     for name, text in report_files(report).items():
         with arguments.written("--scalesim-reports", folder / name) as part:
@@ -317,9 +317,7 @@ def _drawing(report: Report) -> Figure:
     """Roofline and stalls (of a graph: its profile), and below them what only the machine's family has."""
     from matplotlib import pyplot
 
-    from sim.app.report.families import family
-
-    own = family(report.record.machine.family).draw
+    own = report.record.machine.view.draw
     figure = pyplot.figure(figsize=(13, 10.5 if own else 4.5), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if own else [figure]
     left, right = parts[0].subplots(1, 2)
@@ -373,18 +371,18 @@ def _print_profile(report: Report, json: bool) -> None:
 
 
 def _print_source(report: Report, json: bool) -> None:
-    from sim.app.report.gpu import source_section
     from sim.app.report.render import show
 
-    found = report.to_dict().get("gpu", {}).get("source")
-    if not found:
+    found = report.to_dict().get(report.record.machine.family, {}).get("source")
+    section = report.record.machine.view.source_section
+    if not found or section is None:
         raise InputError(
             f"--source: {report.record.workload} is no compiled kernel whose code names lines of its source"
         )
     if json:
         print(as_json(found))
     else:
-        show([source_section(report)])
+        show([section(report)])
 
 
 def _show_array(options: argparse.Namespace, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a family of machines is to everything above: one object that implements `Family`."""
+"""What a family of machines is to everything above: one object that implements `Runner`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from arch.families import family
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime
 from sim.app.trace.timeline import Timeline
@@ -115,13 +116,9 @@ class Plan(Protocol):
         kernels take longer than `limit_ps` may end with LateError."""
 
 
-class Family(Protocol):
-    """A family of machines.
+class Runner(Protocol):
+    """What runs requests on machines of a family. options: names of those of a request that mean something there."""
 
-    name: as machine files have it. options: names of the options of a request that mean something on its machines.
-    """
-
-    name: str
     options: tuple[str, ...]
 
     def plan(self, request: Request) -> Plan:
@@ -138,3 +135,9 @@ class Family(Protocol):
 
     def compile_kernels(self, *, check: bool = False) -> None:
         """Makes compiled kernels ready for other processes, those of check mode too."""
+
+
+def runner_of(name: str) -> Runner:
+    """What runs requests on machines of a family. Only the family that is asked for is imported."""
+    found: Runner = family(name).load("runner")()
+    return found

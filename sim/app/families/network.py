@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
+from arch.families import family
 from arch.tpu import TpuSpec
 from sim.app.families.choice import Tried, decide
-from sim.app.families.family import Family, Ran, Subject
+from sim.app.families.family import Ran, Runner, Subject
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut
 from sim.app.trace.window import Wanted
@@ -43,7 +44,7 @@ class NetworkPlan:
     """A network whose layers run one after the other."""
 
     request: Request
-    family: Family
+    runner: Runner
     op: NetworkFile
 
     candidates = ()
@@ -53,17 +54,17 @@ class NetworkPlan:
     overview = Wanted()
 
     @classmethod
-    def of(cls, request: Request, family: Family) -> NetworkPlan:
+    def of(cls, request: Request, runner: Runner) -> NetworkPlan:
         """The plan of a request for a network. InputError for options that a network cannot have."""
         asked = request.asked
         assert isinstance(asked, NetworkFile)
         if request.program:
             raise InputError(f"program={request.program}: {asked} is many programs, one a layer; leave it out")
-        if asked.others == "host" and not isinstance(request.machine, TpuSpec):
+        if asked.others == "host" and not family(request.machine.family).host_computes:
             raise InputError(f"network others=host: {request.machine.name} has no host that computes, tpu-v1 has one")
         if asked.others == "host" and request.scope == "array":
             raise InputError("network others=host: scope=array is the array alone; others=count")
-        return cls(request, family, asked.with_defaults(request.machine.default_dtype))
+        return cls(request, runner, asked.with_defaults(request.machine.default_dtype))
 
     @property
     def subject(self) -> Subject:
@@ -96,7 +97,7 @@ class NetworkPlan:
         """One layer, its schedule chosen as for an operator; InputError names it."""
         try:
             request = self.request.holding(layer.op)
-            plan = self.family.plan(request)
+            plan = self.runner.plan(request)
             tried: Tried = decide(plan, request.tune)
             return plan.run(tried.chosen, None, wanted) if wanted else tried.best
         except InputError as error:
@@ -188,9 +189,9 @@ class NetworkPlan:
         found = []
         for op, layer in self._distinct().items():
             request = self.request.holding(op)
-            plan = self.family.plan(request)
+            plan = self.runner.plan(request)
             number = decide(plan).chosen if len(plan.candidates) > 1 else 0
-            found.append(f"# layer {layer.name}: {op}\n{self.family.listing(request, number)}")
+            found.append(f"# layer {layer.name}: {op}\n{self.runner.listing(request, number)}")
         return "\n".join(found)
 
 

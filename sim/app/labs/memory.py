@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from arch.errors import InputError
+from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.app.labs import NOT_ANSWERED, Answers, Task, Wrong, judge
 from sim.app.report.figures import hit_rates
@@ -58,7 +59,7 @@ def machine(answers: Answers) -> None:
             spec = load_arch(str(path))
         except InputError as error:
             raise Wrong(str(error).replace(folder, "")) from None
-        if spec.family != "gpu" or spec.l2.size_bytes > load_arch(MACHINE).l2.size_bytes:  # type: ignore[union-attr]
+        if not isinstance(spec, GpuSpec) or spec.l2.size_bytes > load_arch(MACHINE).l2.size_bytes:
             raise Wrong("a larger L2 is easy; leave its size as it is")
         found = _warm(BUFFER_MIB, machine=spec)
     if found < HELD:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.asked import titled
-from sim.app.report.families import family
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.schedules import named
@@ -117,7 +116,7 @@ def _contents(report: Report) -> tuple[str, ...]:
         _part(figures.transfer_ps),
         _part(figures.time_ps - figures.device_ps),
         time_text(figures.on_device_ps),
-        "" if figures.energy_j is None else family(run.machine.family).ENERGY_WITHOUT,
+        "" if figures.energy_j is None else run.machine.view.ENERGY_WITHOUT,
     )
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arch.spec import labelled
 from sim.app.report.asked import Asked, titled
+
+if TYPE_CHECKING:
+    from sim.app.report.view import FamilyView
 
 WARP_STATES = (
     "selected",  # issued an instruction in this cycle
@@ -268,6 +271,8 @@ class MachineFigures:
     by."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """The validated description, as plain data."""
+    view: FamilyView = field(kw_only=True, compare=False, repr=False)
+    """What reports say about machines of this family alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sim.app.report.families import family
 from sim.app.report.figures import Figures, Roof, level_bytes, shares
 from sim.app.report.profile import profile
 from sim.app.report.record import KernelRecord, RunRecord
@@ -149,7 +148,7 @@ def _measured(figures: Figures, macs: int) -> dict[str, Any]:
         "roofs": [_roof_dict(roof) for roof in figures.roofs()] or None,
         "energy_j": figures.energy_j,
         "power_w": figures.power_w,
-        figures.machine.family: _without_none(family(figures.machine.family).details(figures)),
+        figures.machine.family: _without_none(figures.machine.view.details(figures)),
     }
     return _without_none(result)
 

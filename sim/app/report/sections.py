@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.app.report.asked import Asked
-from sim.app.report.families import family
 from sim.app.report.figures import Figures, hit_rates, level_bytes, shares, total
 from sim.app.report.profile import classes, profile, whole
 from sim.app.report.record import RunRecord
@@ -83,7 +82,7 @@ def sections_of(report: Report) -> list[Section]:
         _roofline,
         _stalls,
         _memory,
-        *family(report.record.machine.family).SECTIONS,
+        *report.record.machine.view.SECTIONS,
         _layers,
         _clock,
         _time_parts,
@@ -227,7 +226,7 @@ def _stalls(report: Report) -> Section:
         if len(shown) < len(split):
             shown["other"] = rest
         rows += [(words(unit), words(reason), percent(share), Meter(share, reason)) for reason, share in shown.items()]
-    return Section(family(report.record.machine.family).STALL_TITLE, tuple(rows))
+    return Section(report.record.machine.view.STALL_TITLE, tuple(rows))
 
 
 def _memory(report: Report) -> Section:
@@ -298,7 +297,7 @@ def _classes(report: Report) -> Section:
 
 def _layers(report: Report) -> Section:
     """The layers of a network in order, and what they take of its time."""
-    own = family(report.record.machine.family).LAYER_COLUMNS
+    own = report.record.machine.view.LAYER_COLUMNS
     whole = report.figures.time_ps
     rows = tuple(
         (

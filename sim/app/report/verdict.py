@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sim.app.report.families import family
 from sim.app.report.figures import Figures
 from sim.app.report.sections import percent, time_text, words
 
@@ -145,7 +144,7 @@ def bandwidth_claims(figure: str, share: float) -> tuple[Claim, ...]:
 
 def sentences(report: Report) -> list[Sentence]:
     """One to a handful of sentences, the most important one first."""
-    found = [*family(report.figures.machine.family).verdict(report), *_losses(report.figures)]
+    found = [*report.figures.machine.view.verdict(report), *_losses(report.figures)]
     if report.record.asked.conditions.get("clock", "isolated") in ("isolated", "sustained"):
         return found
     # A locked clock stays where it is.

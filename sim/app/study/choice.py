@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arch.errors import InputError
-from sim.app.families import family_of
+from sim.app.families.family import runner_of
 from sim.app.families.request import Request
 from sim.app.report.schedules import switches, taken
 from sim.app.study.axes import Point
@@ -33,7 +33,7 @@ class Choice:
 
     def tuned(self, case: Request) -> Request:
         """The case with its candidates simulated, where its machine has a choice."""
-        return replace(case, tune=True) if self.tune and "tune" in family_of(case.machine.family).options else case
+        return replace(case, tune=True) if self.tune and "tune" in runner_of(case.machine.family).options else case
 
     def of(self, points: Sequence[Point], run: Callable[[Sequence[Point]], Sequence[Answer]]) -> list[Point]:
         """The points with the schedules that they are to run. run: answers points; only what is held needs it."""

@@ -18,7 +18,7 @@ from multiprocessing import connection
 from typing import Any, Protocol
 
 from arch.errors import InputError
-from sim.app.families import family_of
+from sim.app.families.family import runner_of
 from sim.app.families.request import Request
 from sim.app.study.case import Answer, run_case
 
@@ -182,7 +182,7 @@ def make_executor(name: str, *, workers: int | None, scheduler: str | None, case
         return Inline()
     for name in sorted({case.machine.family for case in cases}):
         # Once here, not once in every process.
-        family_of(name).compile_kernels(check=any(c.check for c in cases if c.machine.family == name))
+        runner_of(name).compile_kernels(check=any(c.check for c in cases if c.machine.family == name))
     return Processes(count)
 
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.app.trace.gpu import ROWS, check_units, sample_cycles
-from sim.app.trace.gpu_kernel import Collector
+from sim.app.families.gpu.trace import ROWS, check_units, sample_cycles
+from sim.app.families.gpu.trace_kernel import Collector
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from arch.gpu import GpuSpec
+from sim.app.families.gpu import report
 from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy, SourceLine
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
@@ -28,6 +29,7 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
     return MachineFigures(
         name=spec.name,
         family=spec.family,
+        view=report,
         boost_hz=spec.clock.boost_hz,
         peak_ops_per_s=int(max(tensor, vector)),
         peak_hz=spec.clock.tensor_hz if tensor >= vector else spec.clock.boost_hz,

@@ -1,4 +1,4 @@
-"""The timeline of an operator on a GPU: one of its kernels, inside and as a whole. Graphs are in `gpu_graph`."""
+"""The timeline of an operator on a GPU: one of its kernels, inside and as a whole. Graphs are in `trace_graph`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.app.trace.gpu_kernel import Collector
+from sim.app.families.gpu.trace_kernel import Collector
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE

@@ -10,7 +10,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
-from sim.app.families.gpu_run import Planned, Shared, Work, shared
+from sim.app.families.gpu.steps import Planned, Shared, Work, shared
 from sim.app.families.request import Request, one_of
 from sim.app.report.sections import bytes_text
 from sim.gpu.engine.beside import Region

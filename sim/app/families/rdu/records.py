@@ -9,6 +9,7 @@ import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
 from arch.rdu import RduSpec
+from sim.app.families.rdu import report
 from sim.app.report.record import KernelRecord, MachineFigures, RduBuffer, RduSection, RduStage, RduTiles
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ticks_to_ps
 from sim.rdu.engine import SectionResult
@@ -36,6 +37,7 @@ def machine_figures(spec: RduSpec, dtype: str, devices: int = 1) -> MachineFigur
     return MachineFigures(
         name=spec.name,
         family=spec.family,
+        view=report,
         boost_hz=spec.clock.boost_hz,
         peak_ops_per_s=int(spec.peak_flops(dtype)) * devices,
         bandwidths=bandwidths,

@@ -10,10 +10,10 @@ import numpy as np
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
-from sim.app.families.compiled_check import check_compiled
 from sim.app.families.family import NO_REFERENCE
-from sim.app.families.gpu_conditions import Conditions
-from sim.app.families.gpu_run import Planned
+from sim.app.families.gpu.compiled_check import check_compiled
+from sim.app.families.gpu.conditions import Conditions
+from sim.app.families.gpu.steps import Planned
 from sim.app.report.record import CheckResult
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device

@@ -14,15 +14,15 @@ from arch.reads import Remembered
 from arch.units import BYTES
 from sim.app.families.choice import decide
 from sim.app.families.family import Ran, Subject
-from sim.app.families.gpu_collective import SCHEDULES as LIBRARIES
-from sim.app.families.gpu_collective import CollectivePlan
-from sim.app.families.gpu_conditions import Conditions, conditions_of
-from sim.app.families.gpu_graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
-from sim.app.families.gpu_reads import took_part
-from sim.app.families.gpu_records import machine_figures
-from sim.app.families.gpu_run import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
+from sim.app.families.gpu.collective import SCHEDULES as LIBRARIES
+from sim.app.families.gpu.collective import CollectivePlan
+from sim.app.families.gpu.conditions import Conditions, conditions_of
+from sim.app.families.gpu.graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
+from sim.app.families.gpu.reads import took_part
+from sim.app.families.gpu.records import machine_figures
+from sim.app.families.gpu.sampled import sample_note
+from sim.app.families.gpu.steps import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
-from sim.app.families.sampled import sample_note
 from sim.app.report.record import CheckResult, OperatorTime
 from sim.app.report.sections import bytes_text
 from sim.app.trace.timeline import Timeline
@@ -45,7 +45,7 @@ from workloads.registry import builder, schedules
 from workloads.written import OwnProgram, held_schedule, placed
 
 if TYPE_CHECKING:
-    from sim.app.trace.gpu_graph import Shown
+    from sim.app.families.gpu.trace_graph import Shown
     from sim.tpu.show import ArrayRun
     from workloads.silicon import Environment, Row
 
@@ -61,7 +61,6 @@ _BUILD_EVENTS = 10_000
 class Gpu:
     """The family of GPUs."""
 
-    name = "gpu"
     options: tuple[str, ...] = (
         *("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune", "pdl"),
     )
@@ -328,7 +327,7 @@ class OperatorPlan:
     ) -> Ran:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
-        from sim.app.trace.gpu import KernelRecorder  # what is recorded alone needs it
+        from sim.app.families.gpu.trace import KernelRecorder  # what is recorded alone needs it
 
         facts = _facts(self.request, program.schedule)
         recorder = KernelRecorder(facts, program, work.steps[0].estimate_ps, self.spec, wanted)
@@ -393,7 +392,7 @@ class GraphPlan:
         work = self.planned.work
         if wanted is None:
             return self._ran(run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
-        from sim.app.trace.gpu_graph import GraphRecorder
+        from sim.app.families.gpu.trace_graph import GraphRecorder
 
         kernels = [kernel for step in work.steps for kernel in step.kernels]
         recorder = GraphRecorder(_facts(self.request, str(self.planned)), kernels, self.spec, wanted)
@@ -427,7 +426,7 @@ class GraphPlan:
 
     def _shown(self, entry: Done) -> Shown:
         """A step as a timeline shows it."""
-        from sim.app.trace.gpu_graph import Shown
+        from sim.app.families.gpu.trace_graph import Shown
 
         step = entry.planned
         sends = step.shared.sends if step.shared else ()
@@ -466,7 +465,7 @@ def _early(conditions: Conditions, done: StepsRun) -> list[str]:
 
 def _checked(steps: Sequence[Planned], spec: GpuSpec, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """`check_steps`. What replays programs is imported where one is: other runs have their first result earlier."""
-    from sim.app.families.gpu_check import check_steps
+    from sim.app.families.gpu.check import check_steps
 
     return check_steps(steps, spec, conditions)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.gpu import GpuSpec
-from sim.app.families.gpu_conditions import Conditions
-from sim.app.families.gpu_run import Work
+from sim.app.families.gpu.conditions import Conditions
+from sim.app.families.gpu.steps import Work
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Op, walk
 from sim.gpu.language.ops import CP_ASYNC, Action, Unit

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from arch.errors import InputError
+from sim.app.families.tpu import report as view
 from sim.app.report.figures import Figures
 from sim.app.report.report import Report
 
@@ -29,7 +30,7 @@ _SUM_BYTES = 4
 def report_files(report: Report) -> Mapping[str, str]:
     """Contents by file name. InputError for a run that has no array."""
     run = report.record
-    if run.machine.family != "tpu":
+    if run.machine.view is not view:
         raise InputError(f"scalesim-reports: {run.machine.name} is no systolic array; tpu-v1 is one")
     layers = [own for _, own in Figures.of_layers(run)] or [report.figures]
     compute = [(str(i), *_compute(own)) for i, own in enumerate(layers)]

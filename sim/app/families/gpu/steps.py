@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.app.families.family import LateError
-from sim.app.families.gpu_conditions import Conditions
-from sim.app.families.gpu_records import collective_record, copy_record, kernel_record, memory_bytes
+from sim.app.families.gpu.conditions import Conditions
+from sim.app.families.gpu.records import collective_record, copy_record, kernel_record, memory_bytes
+from sim.app.families.gpu.sampled import Pace
 from sim.app.families.request import Progress
-from sim.app.families.sampled import Pace
 from sim.app.report.record import GpuLaunch, KernelRecord
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.beside import Beside, Region
@@ -87,7 +87,7 @@ class Shared(NamedTuple):
 def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> Shared:
     """A collective as a library runs it within a node; beyond one, messages over links and network alone.
 
-    library: one of `sim.app.families.gpu_collective.SCHEDULES`. InputError for more devices than the machine can have.
+    library: one of `sim.app.families.gpu.collective.SCHEDULES`. InputError for more devices than the machine can have.
     """
     kind: Kind = "all_reduce" if isinstance(op, AllReduce) else op.word  # type: ignore[assignment]
     devices, size = (op.devices, op.bytes) if isinstance(op, AllReduce) else (op.gpus, op.size_bytes)

@@ -15,11 +15,11 @@ from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
 from sim.app.families.family import NO_REFERENCE, Ran, Subject
-from sim.app.families.rdu_records import kernel_record, machine_figures
+from sim.app.families.rdu.records import kernel_record, machine_figures
+from sim.app.families.rdu.trace import section_timeline
 from sim.app.families.request import Progress, Request, one_of
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, RduSection
 from sim.app.report.sections import bytes_text
-from sim.app.trace.rdu import section_timeline
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, ticks_to_ps
@@ -50,7 +50,6 @@ _BUILD_EVENTS = 10_000
 class Rdu:
     """The family of dataflow machines."""
 
-    name = "rdu"
     options: tuple[str, ...] = ("schedule", "check", "scope", "tune")
 
     def plan(self, request: Request) -> ProgramPlan | AllReducePlan | CopyPlan:
@@ -70,7 +69,7 @@ class Rdu:
 
     def row(self, row: Row) -> Request:
         """InputError: nobody has published times of these machines by the row."""
-        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family {self.name}")
+        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family rdu")
 
     def show_array(self, request: Request) -> ArrayRun:
         """InputError: a dataflow machine is no such array."""

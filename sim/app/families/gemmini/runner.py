@@ -14,11 +14,12 @@ from arch.gemmini import GemminiSpec
 from arch.load import load_arch
 from arch.units import BYTES
 from sim.app.families.family import Ran, Subject
+from sim.app.families.gemmini import report
+from sim.app.families.gemmini.report import GemminiRun
+from sim.app.families.gemmini.trace import mapping_timeline
 from sim.app.families.request import Progress, Request, one_of
-from sim.app.report.gemmini import GemminiRun
 from sim.app.report.levels import Level
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
-from sim.app.trace.gemmini import mapping_timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S
 from sim.gemmini.listing import listing as program_listing
@@ -47,7 +48,6 @@ _BUILD_EVENTS = 20_000
 class Gemmini:
     """The family of Gemminis."""
 
-    name = "gemmini"
     options: tuple[str, ...] = ("schedule", "check", "l2", "tune")
 
     def plan(self, request: Request) -> MappingPlan:
@@ -152,6 +152,7 @@ def _figures(spec: GemminiSpec) -> MachineFigures:
     return MachineFigures(
         name=spec.name,
         family=spec.family,
+        view=report,
         boost_hz=spec.clock.boost_hz,
         peak_ops_per_s=int(spec.peak_flops("int8")),
         bandwidths={"l2": bus, "dram": spec.dram.bandwidth_bytes_per_s},

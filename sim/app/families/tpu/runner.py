@@ -13,10 +13,11 @@ from arch.errors import InputError
 from arch.tpu import TpuSpec
 from sim.app.families.family import NO_REFERENCE, Ran, Subject
 from sim.app.families.request import Progress, Request, one_of
+from sim.app.families.tpu import report
+from sim.app.families.tpu.report import TpuRun
+from sim.app.families.tpu.trace import program_timeline
 from sim.app.report.levels import Level
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures
-from sim.app.report.tpu import TpuRun
-from sim.app.trace.tpu import program_timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.tpu.assembly import assemble, disassemble
@@ -51,7 +52,6 @@ _BUILD_EVENTS = 5_000
 class Tpu:
     """The family of TPUs."""
 
-    name = "tpu"
     options: tuple[str, ...] = ("schedule", "check", "scope", "tune", "program")
 
     def plan(self, request: Request) -> ProgramPlan:
@@ -67,7 +67,7 @@ class Tpu:
 
     def row(self, row: Row) -> Request:
         """InputError: nobody has published times of these machines by the row."""
-        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family {self.name}")
+        raise InputError(f"{row.machine}: rows of measured times cannot be run on machines of family tpu")
 
     def show_array(self, request: Request) -> ArrayRun:
         """A product on the array cell by cell, with small whole numbers as operands."""
@@ -285,6 +285,7 @@ def machine_figures(spec: TpuSpec, dtype: str) -> MachineFigures:
     return MachineFigures(
         name=spec.name,
         family=spec.family,
+        view=report,
         boost_hz=spec.clock.boost_hz,
         peak_ops_per_s=int(spec.peak_flops(dtype)),
         bandwidths={

@@ -1,4 +1,4 @@
-"""What a report says about one family of machines alone: a module `sim.app.report.<family>` each."""
+"""What a report says about one family of machines alone, as a run brings it along: a module `report` of the family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sim.app.report.verdict import Sentence
 
 
-class FamilyReport(Protocol):
+class FamilyView(Protocol):
     """What such a module has."""
 
     @property
@@ -37,30 +37,12 @@ class FamilyReport(Protocol):
     def draw(self) -> Callable[[Report, Figure], None] | None:
         """Draws what only the family has below roofline and stalls; None where that is nothing."""
 
+    @property
+    def source_section(self) -> Callable[[Report], Section] | None:
+        """Makes the table of the lines of a program's source; None where programs name none."""
+
     def details(self, figures: Figures) -> dict[str, Any]:
         """The object that the schema names after the family; None values are left out."""
 
     def verdict(self, report: Report) -> list[Sentence]:
         """Sentences about what bounds a run and what else costs time, the most important one first."""
-
-
-def family(name: str) -> FamilyReport:
-    """What reports say about a family. Only the family that is asked for is imported."""
-    match name:
-        case "gpu":
-            from sim.app.report import gpu
-
-            return gpu
-        case "tpu":
-            from sim.app.report import tpu
-
-            return tpu
-        case "rdu":
-            from sim.app.report import rdu
-
-            return rdu
-        case "gemmini":
-            from sim.app.report import gemmini
-
-            return gemmini
-    raise ValueError(f"no report is known of machines of family {name}")

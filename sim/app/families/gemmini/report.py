@@ -74,6 +74,7 @@ def _mapping(report: Report) -> Section:
 SECTIONS = (_mapping,)
 LAYER_COLUMNS = (("tiles", lambda figures: f"{sum(run.tiles for run in _runs(figures)):,}"),)
 draw = None
+source_section = None
 
 
 FAR = (

@@ -160,6 +160,7 @@ def _between(ends: list[float] | None) -> str:
 SECTIONS = (_matrix_unit, _loops, _traffic)
 LAYER_COLUMNS = (("array alone", lambda figures: f"{sum(k.own.array_cycles for k in figures.kernels):,}"),)
 draw = None
+source_section = None
 
 
 OWN_MEMORY = {

@@ -166,6 +166,7 @@ def _stages(report: Report) -> Section:
 
 
 SECTIONS = (_placement, _stages, _prefetch)
+source_section = None
 LAYER_COLUMNS = ()
 
 
@@ -276,7 +277,7 @@ def _losses(figures: Figures) -> list[Sentence]:
 
 def draw(report: Report, figure: Figure) -> None:
     """The picture of a run: the pipeline on the grid, and when its stages fired."""
-    from sim.app.report.rdu_plots import placement, timeline
+    from sim.app.families.rdu.plots import placement, timeline
 
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
     section: RduSection = _longest(report.figures).own

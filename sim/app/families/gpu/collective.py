@@ -13,7 +13,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.app.families.family import Ran, Subject
-from sim.app.families.gpu_records import machine_figures
+from sim.app.families.gpu.records import machine_figures
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, GpuLaunch, KernelRecord
 from sim.app.trace.window import Wanted

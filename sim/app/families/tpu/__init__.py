@@ -1,0 +1,43 @@
+"""Google's TPUs: instructions for a systolic array and the units around it."""
+
+from arch.families import Family
+
+FAMILY = Family(
+    name="tpu",
+    spec="arch.tpu:TpuSpec",
+    kernels="workloads.tpu",
+    runner="sim.app.families.tpu.runner:Tpu",
+    example="tpu-v1",
+    program="sim.tpu.program:Program",
+    without_kernels=("network",),
+    others_error=25,
+    host_computes=True,
+    belongs={"dram.bandwidth": "arch.belongs:interface"}
+    | dict.fromkeys(("array.rows", "array.columns", "array.count"), "arch.belongs:paths"),
+    units=("sim.tpu", "sim.memory.dram"),
+    above={
+        "sim.app": (
+            "accumulators.rows",
+            "array.columns",
+            "array.count",
+            "array.operands",
+            "array.rows",
+            "array.wide_interval",
+            "clock.boost",
+            "dram.bandwidth",
+            "dram.size",
+            "host.turnaround",
+            "pcie.bandwidth",
+            "power.energy.buffer",
+            "power.energy.dram",
+            "power.energy.mac",
+            "power.energy.pcie",
+            "power.limit",
+            "power.static",
+            "unified_buffer.bandwidth",
+            "unified_buffer.size",
+        ),
+        "workloads": ("host.exp_ops",),
+        "arch": ("dram.standard",),
+    },
+)
