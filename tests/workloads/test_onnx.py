@@ -10,6 +10,8 @@ import pytest
 
 from arch.errors import InputError
 from sim import simulate
+from sim.app.run import compare
+from sim.app.study.sweep import sweep
 from workloads.ops import Conv2d, Gemm, NetworkFile
 
 onnx = pytest.importorskip("onnx")
@@ -59,7 +61,7 @@ def test_products_become_layers(network: str) -> None:
     assert found.others_left_out == {"GlobalAveragePool": 1, "Relu": 2}
 
 
-def test_one_report_says_what_was_left_out(network: str) -> None:
+def test_one_report_says_what_was_left_out(network: str, tmp_path: Path) -> None:
     report = simulate(f"network file={network}", "tpu-v1", check=True)
     document = report.to_dict()
     assert [layer["name"] for layer in document["layers"]] == ["first", "depthwise", "pointwise", "y"]
@@ -72,6 +74,9 @@ def test_one_report_says_what_was_left_out(network: str) -> None:
     assert document["left_out"] == left_out
     said = f"0.0 % of the multiply-adds, {100 * share:.1f} % of the bytes: 3 operators in no time"
     assert said in str(report).splitlines()[5]
+    assert said in str(compare(f"network file={network}", ["tpu-v1"]))
+    rates = ["pcie.bandwidth=12 GB/s"]
+    assert said in str(sweep(f"network file={network}", "tpu-v1", rates, store=tmp_path / "store", workers=1))
     with pytest.raises(
         InputError, match=r"others=refuse: has GlobalAveragePool \(1\), Relu \(2\), which are no layers"
     ):

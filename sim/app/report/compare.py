@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.asked import titled
+from sim.app.report.record import RunRecord
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.schedules import named
@@ -82,9 +83,8 @@ class Comparison(Shown):
         found = [
             Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER),
             Section("What each time contains", tuple(_contents(report) for report in self.reports), _CONTENTS),
+            Section("Left out", tuple(_left_out(report.record) for report in self.reports if report.record.left_out)),
         ]
-        left_out = ((report.record.machine_label, left_out_text(report.record)) for report in self.reports)
-        found.append(Section("Left out", tuple(row for row in left_out if row[1])))
         for report in self.reports:
             verdict = sections_of(report)[-1]
             found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))
@@ -97,6 +97,12 @@ _HEADER = (
     *("machine", "dtype", "time", "cycles", "clock", "TFLOPS", "of peak", "bound"),
     *("ops/byte", "ridge", "external", "energy", "pJ/op", "schedule"),
 )
+
+
+def _left_out(run: RunRecord) -> tuple[str, str]:
+    """What of the workload takes no time on a machine."""
+    assert run.left_out is not None
+    return run.machine_label, left_out_text(run.left_out.to_dict(run.macs, run.operand_bytes))
 
 
 def _part(ps: int) -> str:

@@ -238,10 +238,12 @@ class LeftOut:
     bytes: int
     unsized: int = 0
 
-    def shares(self, macs: int, moved: int) -> tuple[float, float]:
-        """Shares of multiply-adds and of bytes that are missing, beside those of what ran, each byte touched once."""
-        found, whole = (self.macs, self.bytes), (self.macs + macs, self.bytes + moved)
-        return found[0] / max(whole[0], 1), found[1] / max(whole[1], 1)
+    def to_dict(self, macs: int, moved: int) -> dict[str, Any]:
+        """By schema.json. macs, moved: multiply-adds and bytes of what ran, each byte touched once."""
+        shares = {
+            "mac_share": self.macs / max(self.macs + macs, 1), "byte_share": self.bytes / max(self.bytes + moved, 1),
+        }  # fmt: skip
+        return {"operators": dict(self.operators), **shares, "unsized": self.unsized}
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,7 @@ class Report(Shown):
                 for layer, own in Figures.of_layers(run)
             ]
         if run.left_out is not None:
-            macs, moved = run.left_out.shares(run.macs, run.operand_bytes)
-            shares = {"mac_share": macs, "byte_share": moved, "unsized": run.left_out.unsized}
-            result["left_out"] = {"operators": dict(run.left_out.operators), **shares}
+            result["left_out"] = run.left_out.to_dict(run.macs, run.operand_bytes)
         if run.operators:
             result["profile"] = [entry.to_dict() for entry in profile(run)]
         if run.host_ps:

@@ -17,7 +17,7 @@ from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
 from sim.app.report.render import Shown
 from sim.app.report.schedules import Switch, switches
-from sim.app.report.sections import Section, percent, time_text
+from sim.app.report.sections import Section, left_out_text, percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
 from sim.app.study.choice import Choice, changed, choice_of
@@ -218,8 +218,11 @@ class Sweep(Shown):
         ]
         if any(switched for _, switched in ran):
             title += "; * another schedule than the row above"
+        left_out = [row.answer.report.get("left_out") for row, _ in ran if row.answer.report is not None]
+        texts = dict.fromkeys(left_out_text(one) for one in left_out if one)
         found = [
             Section(title, rows, (*self.keys, *_HEADER)),
+            Section("Left out", tuple((text,) for text in texts)),
             Section("Operators that run another schedule than in the row above", self._switch_rows(), _SWITCH_HEADER),
             Section(f"Not run: {len(missing)}", tuple(missing)),
         ]
