@@ -9,7 +9,7 @@ from arch.load import load_arch
 from sim.app.cli import main
 from sim.app.report.report import Report
 from sim.app.run import simulate
-from workloads.rdu.llama import copied_layers
+from workloads.rdu.decoder import copied_layers
 
 DECODE = "llama model=tiny phase=decode seq=40 batch=2"
 PREFILL = "llama model=tiny phase=prefill seq=64 batch=2"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from arch.dtypes import round_to
 from sim.rdu.program import Program
 from workloads.graphs.llama import Llama
-from workloads.rdu.llama import EPSILON
+from workloads.rdu.decoder import EPSILON
 
 Array = NDArray[Any]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from arch.rdu import RduSpec
 from sim.rdu.program import Call, Carry, Counter, Index, Out, Output, Program, Read, Section, Tensor, Value
 from workloads.graphs.llama import Llama
-from workloads.rdu.llama import EPSILON, Decoder, LlamaConfig
+from workloads.rdu.decoder import EPSILON, Decoder, LlamaConfig
 
 NORM_TOKENS = 128
 """Tokens of a tile where a norm walks over them."""
