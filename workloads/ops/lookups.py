@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from arch.errors import InputError
 from workloads.ops.attention import Attention
-from workloads.ops.base import Array, Operand, Operator, count, derived_extent, extent, number_format, operator, words
+from workloads.ops.base import (
+    Array,
+    Operand,
+    Operator,
+    choice,
+    count,
+    derived_extent,
+    extent,
+    number_format,
+    operator,
+    words,
+)
 from workloads.ops.lengths import listed
 
 
@@ -26,6 +37,7 @@ class Gather(Operator):
     of: int = extent(help="rows of the table")
     seed: int = count(0, help="of the numbers, which are random")
     dtype: str | None = number_format("of the table and the result; default: the machine's")
+    index_dtype: str = choice("int32", ("int32", "int64"), help="number format of the numbers")
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
@@ -39,7 +51,7 @@ class Gather(Operator):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """x, index."""
-        return (Operand("x", (self.of, self.cols), self.chosen_dtype), Operand("index", (self.rows,), "int32"))
+        return (Operand("x", (self.of, self.cols), self.chosen_dtype), Operand("index", (self.rows,), self.index_dtype))
 
     @property
     def results(self) -> tuple[Operand, ...]:

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES, round_to
+from arch.dtypes import DTYPE_BYTES, FORMATS, is_integer, round_to, wrapped_to
 from arch.errors import InputError
 from workloads.ops.base import (
     Array,
@@ -36,11 +36,15 @@ class Sum(Operator):
     cols: int | None = derived_extent(help="columns of the matrix; default: n is given")
     axis: int | None = count(None, help="0: one result a column, 1: one result a row; default: one of all")
     dtype: str | None = number_format("of the operand; default: the machine's")
-    out: str | None = number_format("of the result; default: the input's")
+    out: str | None = number_format("of the result; default: the input's, 64 bits of integers")
 
     def __post_init__(self) -> None:
-        """Checks that either n or rows and cols are given."""
+        """Checks that either n or rows and cols are given, and that integers are not sums of fractions."""
         super().__post_init__()
+        if self.out and self.dtype and is_integer(self.out) and not is_integer(self.dtype):
+            raise InputError(f"sum dtype={self.dtype} out={self.out}: sums of fractions are none; nearest: out=fp32")
+        if self.out and is_integer(self.out) and DTYPE_BYTES[self.out] < 4:
+            raise InputError(f"sum out={self.out}: sums of integers have 32 or 64 bits; nearest: out=int32")
         matrix = self.rows is not None and self.cols is not None
         if self.n is not None and (self.rows, self.cols, self.axis) != (None, None, None):
             raise InputError("sum: n goes without rows, cols and axis; write n=... or rows=... cols=... axis=0|1")
@@ -52,7 +56,7 @@ class Sum(Operator):
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` and `out` filled in."""
         chosen = self.dtype or dtype
-        return dataclasses.replace(self, dtype=chosen, out=self.out or chosen)
+        return dataclasses.replace(self, dtype=chosen, out=self.out or _sum_of(chosen))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -79,11 +83,12 @@ class Sum(Operator):
     def results(self) -> tuple[Operand, ...]:
         """The sums."""
         results = self.shape[0] * self.shape[1] // self.added
-        return (Operand("y", (results,), self.out or self.chosen_dtype),)
+        return (Operand("y", (results,), self.out or _sum_of(self.chosen_dtype)),)
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
-        """The exact sums, rounded once."""
-        return (round_to(self._sum(operands[0]), self.out or self.chosen_dtype),)
+        """The exact sums, rounded once; of integers their lowest bits."""
+        out = self.results[0].dtype
+        return (round_to(wrapped_to(self._sum(operands[0]), out), out),)
 
     def scales(self, *operands: Array) -> tuple[Array, ...]:
         """Sums of absolute values."""
@@ -91,8 +96,9 @@ class Sum(Operator):
 
     @property
     def tolerance(self) -> float:
-        """One rounding to the result's format after fp32 sums."""
-        return rounding(self.out or self.chosen_dtype, self.added)
+        """One rounding to the result's format after fp32 sums; integers are exact."""
+        out = self.results[0].dtype
+        return 0.0 if is_integer(out) else rounding(out, self.added)
 
     def _sum(self, x: Array) -> Array:
         return np.atleast_1d(np.asarray(x).reshape(self.shape).sum(axis=self.axis))
@@ -204,3 +210,10 @@ class AllReduce(Operator):
     def tolerance(self) -> float:
         """One rounding to the format at each device that adds."""
         return self.devices * rounding(self.chosen_dtype)
+
+
+def _sum_of(dtype: str) -> str:
+    """Format of a sum when none is asked for: that of what is added up, but 64 bits of integers, as in NumPy."""
+    if not is_integer(dtype):
+        return dtype
+    return "int64" if FORMATS[dtype].signed or dtype == "bool" else "uint64"

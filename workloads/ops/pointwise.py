@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from arch.dtypes import round_to
+from arch.dtypes import is_integer, round_to, wrapped_to
 from arch.errors import InputError
 from arch.near import hint
 from workloads.ops.base import (
@@ -136,6 +136,10 @@ FUNCTIONS: dict[str, Function] = {
 }
 """The functions of chains; each is also an operator's word of its own, `exp n=4096`."""
 
+INTEGER_FUNCTIONS = ("copy", "cast", "fill", "neg", "abs", "relu", "add", "sub", "mul", "bias", "relu_backward")
+"""Functions of integers that are integers. They keep the lowest bits, as machines and NumPy do."""
+BOOLEAN_FUNCTIONS = ("copy", "cast", "fill", "add", "mul")
+"""Those of truth values: an addition is `or`, a product `and`."""
 MOST_CALLS = 4096
 """Functions of a whole chain, repeats counted: each is in the kernel's code."""
 
@@ -183,6 +187,17 @@ class Pointwise(Operator):
             raise InputError(f"{self._typed} cols={self.cols}: rows of cols elements must fill n={self.n}; {right}")
         if self.cols is not None and not needs_columns:
             raise InputError(f"{self._typed} cols={self.cols}: only bias takes cols; leave it out")
+        self._check_integers()
+
+    def _check_integers(self) -> None:
+        """InputError for functions that give no integers of integers."""
+        if self.dtype is None or not is_integer(self.arithmetic):
+            return
+        allowed = BOOLEAN_FUNCTIONS if self.dtype == "bool" else INTEGER_FUNCTIONS
+        for name in self.functions:
+            if name not in allowed:
+                rule = f"{name} of {self.dtype} is no {self.out_dtype}; nearest: out=fp32"
+                raise InputError(f"{self._typed} dtype={self.dtype}: {rule}, or {', '.join(allowed)}")
 
     def __str__(self) -> str:
         """A single function as its own word, `exp n=4096`."""
@@ -220,6 +235,23 @@ class Pointwise(Operator):
         return self.out or self.chosen_dtype
 
     @property
+    def arithmetic(self) -> str:
+        """Format that is computed in: the operands' own where operands and result are integers, fp64 where one of them
+        is, else fp32."""
+        formats = (self.chosen_dtype, self.out_dtype)
+        if all(map(is_integer, formats)):
+            return self.chosen_dtype
+        return "fp64" if "fp64" in formats else "fp32"
+
+    def kept(self, values: Array) -> Array:
+        """What arithmetic leaves of a function's values."""
+        return wrapped_to(values, self.arithmetic) if is_integer(self.arithmetic) else values
+
+    def stored(self, values: Array, dtype: str) -> Array:
+        """The same in a result's format, before it is rounded: integers lose bits, fractions do not."""
+        return wrapped_to(values, dtype) if is_integer(self.arithmetic) else np.asarray(values)
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """x, then each function's own."""
         dtype = self.chosen_dtype
@@ -231,7 +263,7 @@ class Pointwise(Operator):
                     case "column":
                         given.append(Operand(label, (self.cols or 1,), dtype))
                     case "mask":
-                        given.append(Operand(label, (self.n,), "int8"))
+                        given.append(Operand(label, (self.n,), "bool"))
                     case "index":
                         pass
                     case _:
@@ -242,14 +274,14 @@ class Pointwise(Operator):
     def results(self) -> tuple[Operand, ...]:
         """y, and the mask of a dropout."""
         y = Operand("y", (self.n,), self.out_dtype)
-        return (y, Operand("mask", (self.n,), "int8")) if any(FUNCTIONS[f].mask for f in self.functions) else (y,)
+        return (y, Operand("mask", (self.n,), "bool")) if any(FUNCTIONS[f].mask for f in self.functions) else (y,)
 
     def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
         """As in the base; positive where the chain's first function needs it, masks 0 or 1."""
         arrays = list(super().inputs(seed, data))
         rng = np.random.Generator(np.random.PCG64(seed + 1))
         for i, operand in enumerate(self.operands):
-            if operand.dtype == "int8" and operand.name.startswith("dropout_backward"):
+            if operand.name.startswith("dropout_backward"):
                 arrays[i] = (rng.uniform(0.0, 1.0, operand.shape) < KEEP).astype(np.float64)
         if FUNCTIONS[self.functions[0]].positive:
             arrays[0] = round_to(np.abs(arrays[0]) + 0.125, self.chosen_dtype)
@@ -258,22 +290,27 @@ class Pointwise(Operator):
     def references(self, *operands: Array) -> tuple[Array, ...]:
         """The chain in float64; unfused, what each function leaves in memory is rounded."""
         y, mask = self._run(operands, rounded=self.fused == "0")
-        return (round_to(y, self.out_dtype), *([] if mask is None else [mask]))
+        return (round_to(self.stored(y, self.out_dtype), self.out_dtype), *([] if mask is None else [mask]))
 
     def scales(self, *operands: Array) -> tuple[Array, ...]:
         """The result, and how much it moves where x and what it becomes on the way are off by their own size, and sums
         inside of functions by the size of what they add."""
         step = 2.0**-18
         y, mask = self._run(operands)
+        if is_integer(self.out_dtype):
+            return (np.zeros_like(y), *([] if mask is None else [np.ones_like(mask)]))
         moves = [self._run(operands, growth=1.0 + step)[0], self._run(operands, inside=step)[0]]
         moved = sum(np.abs(other - y) for other in moves)
         return (np.abs(y) + moved / step, *([] if mask is None else [np.ones_like(mask)]))
 
     @property
     def tolerance(self) -> float:
-        """One rounding to the result's format, and a few of fp32 (unfused: of the format) a function."""
+        """One rounding to the result's format, and a few of fp32 (unfused: of the format) a function; of integers none,
+        and one where fractions become integers."""
+        if is_integer(self.out_dtype):
+            return 0.0 if is_integer(self.arithmetic) else 1.0
         calls = self.repeat * len(self.functions)
-        each = rounding(self.chosen_dtype if self.fused == "0" else "fp32")
+        each = rounding(self.chosen_dtype if self.fused == "0" else self.arithmetic)
         return rounding(self.out_dtype) + calls * each
 
     def _run(
@@ -306,7 +343,7 @@ class Pointwise(Operator):
             if "column" in function.others:
                 others = [np.tile(others[0], self.n // others[0].size)]
             taken = [] if function.starts else [growth * value]
-            value = function.apply(*taken, *others)
+            value = self.kept(function.apply(*taken, *others))
             if inside and function.summed is not None:
                 value = value + inside * function.summed(*taken, *others)
             if function.mask:

@@ -76,7 +76,14 @@ def build(op: Gather, spec: GpuSpec, config: GatherConfig) -> Program:
     column = (CTA_Y * config.warps + WARP) * own
     with k.role("warps", config.warps, REGISTERS) as r:
         here = RegisterTile("here", (1, own), op.chosen_dtype)
-        r.op("ldg", 1, srcs=(index[CTA_X:1],), into="index", vector_bytes=4, mix=overhead.mix(alu=4, imad=4))  # type: ignore[misc]
+        r.op(
+            "ldg",
+            1,
+            srcs=(index[CTA_X:1],),
+            into="index",
+            vector_bytes=DTYPE_BYTES[index.dtype],
+            mix=overhead.mix(alu=4, imad=4),
+        )  # type: ignore[misc]
         with r.when(column < op.cols):
             box = x[row:1, column:own]  # type: ignore[misc]
             r.ldg(

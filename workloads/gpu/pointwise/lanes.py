@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import DTYPE_BYTES, FORMATS, is_integer
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from arch.gpu_rules import WARP_SIZE
@@ -23,6 +23,8 @@ Cost = Mapping[str, float]
 
 FLOATS = ("fp32", "fp16", "bf16")
 """Formats that these kernels calculate with; arithmetic is fp32 in all of them."""
+FP8 = ("fp8", "fp8_e5m2")
+_BY_FP64: Cost = {"dadd.fp64": 1.0}
 MAX_VECTOR_BYTES = 16
 SHUFFLES = 5
 """Steps of a butterfly over the 32 lanes of a warp."""
@@ -53,15 +55,35 @@ def instruction(spec: GpuSpec, name: str) -> Instruction:
     return spec.instruction(opcode, dtype)
 
 
-def widen(dtype: str) -> Cost:
-    """An element from its format in memory to fp32: HADD2.F32 for fp16, a shift for bf16 (instruction counts of
-    compiled kernels, sm_75 to sm_90)."""
-    return {"fp32": {}, "fp16": {"hfma2.fp16": 1.0}, "bf16": {"shf.int32": 1.0}, "int8": {"cvt.int32": 1.0}}[dtype]
+def widen(dtype: str, arithmetic: str = "fp32") -> Cost:
+    """An element from its format in memory to the one that is computed in: HADD2.F32 for fp16, a shift for bf16, I2F
+    for integers, which leave their vector by PRMT for integer arithmetic (instruction counts of compiled kernels, sm_75
+    to sm_90). A conversion of 64 bits counts as one of the fp64 pipe, whose rate it has (CUDA guide, throughput)."""
+    if dtype == arithmetic and FORMATS[dtype].bytes >= 4:
+        return {}
+    if is_integer(arithmetic):
+        return {"shf.int32": {1: 1.0, 2: 0.5}.get(FORMATS[dtype].bytes, 0.0)}
+    own: Cost = {"fp16": {"hfma2.fp16": 1.0}, "bf16": {"shf.int32": 1.0}}.get(dtype, {})
+    if dtype in FP8:
+        own = {"cvt.fp8": 0.5, "hfma2.fp16": 1.0}
+    elif is_integer(dtype):
+        own = _BY_FP64 if FORMATS[dtype].bytes == 8 else {"cvt.int32": 1.0}
+    return total(own, _BY_FP64 if arithmetic == "fp64" or dtype == "fp64" else {})
 
 
-def narrow(spec: GpuSpec, dtype: str) -> Cost:
-    """An fp32 element to its format in memory: F2FP packs two where the machine has it; bf16 in integers before."""
-    if dtype in ("fp32", "int8"):
+def narrow(spec: GpuSpec, dtype: str, arithmetic: str = "fp32") -> Cost:
+    """An element of what is computed in to its format in memory: F2FP packs two where the machine has it; bf16 in
+    integers before; PRMT packs four bytes."""
+    packing: Cost = {"lop.int32": {1: 0.75, 2: 0.5}.get(FORMATS[dtype].bytes, 0.0)}
+    if is_integer(arithmetic):
+        return packing
+    if arithmetic == "fp64":
+        return {} if dtype == "fp64" else total(_BY_FP64, narrow(spec, dtype))
+    if is_integer(dtype) and dtype != "bool":
+        return total(_BY_FP64 if FORMATS[dtype].bytes == 8 else {"cvt.int32": 1.0}, packing)
+    if dtype in FP8:
+        return {"cvt.fp8": 0.5}
+    if dtype in ("fp32", "bool"):
         return {}
     if not spec.has_instruction("cvt", dtype):
         return {"iadd.int32": 3.0}
@@ -73,6 +95,15 @@ def check_format(op: object, dtype: str) -> None:
     """InputError where these kernels do not calculate in a format."""
     if dtype not in FLOATS:
         raise InputError(f"{op}: dtype={dtype} is not available for it on GPUs, one of {', '.join(FLOATS)}")
+
+
+def check_conversions(op: object, spec: GpuSpec, *dtypes: str) -> None:
+    """InputError where a machine has no unit for a format that is converted or calculated in."""
+    for dtype in dtypes:
+        if dtype in FP8 and not spec.has_instruction("cvt", "fp8"):
+            raise InputError(f"{op}: {spec.name} has no instruction that converts {dtype}, Ada and Hopper have")
+        if dtype == "fp64" and not spec.has_instruction("dadd", "fp64"):
+            raise InputError(f"{op}: the vector units of {spec.name} for fp64 are not described; dtype=fp32")
 
 
 def tensor(operand: Operand, role: str = "input", shape: tuple[int, ...] | None = None) -> GlobalTensor:
@@ -123,18 +154,41 @@ def write(
     )  # fmt: skip
 
 
+ADDITION: dict[str, Cost] = {
+    "fp32": {"fadd.fp32": 1.0}, "fp64": _BY_FP64, "int32": {"iadd.int32": 1.0}, "int64": {"iadd.int32": 2.0},
+}  # fmt: skip
+"""Of two numbers, by the format that sums are kept in."""
+ADD_OPCODE = {"fp32": "fadd", "fp64": "dadd.fp64", "int32": "iadd.int32", "int64": "iadd.int32"}
+"""Of reductions over lanes: one for each word of integers."""
+
+
+def sum_format(dtype: str, out: str) -> str:
+    """Format that sums of a format are kept in: integers of 64 bits where the result has them, of 32 else, fp64 where
+    one of the two is, else fp32."""
+    if is_integer(dtype) and is_integer(out):
+        return "int64" if FORMATS[out].bytes == 8 else "int32"
+    return "fp64" if "fp64" in (dtype, out) else "fp32"
+
+
 def keep(old: Array, value: Array) -> Array:
     """A reduction's later steps: its number has been calculated by the first."""
     return value
 
 
 def warp_reduce(r: RoleBuilder, opcode: str, partial: View, values: int, lanes: int = WARP_SIZE) -> None:
-    """Butterfly over the lanes of a warp for `values` numbers, each a shuffle and one `opcode.fp32` a step."""
+    """Butterfly over the lanes of a warp for `values` numbers, each a shuffle a word and one `opcode`, of fp32 if it
+    does not say another format, a step."""
     steps = max(1, math.ceil(math.log2(lanes)))
+    words = max(1, DTYPE_BYTES[partial.buffer.dtype] // 4)
+    name, each = (opcode, words) if opcode.startswith("iadd") else (_of_fp32(opcode), 1)
     r.run(
-        "shfl", steps * values, dtype="b32", dst=partial, srcs=(partial,), compute=keep, chain=steps,
-        mix=((f"{opcode}.fp32", steps * values),),
+        "shfl", steps * values * words, dtype="b32", dst=partial, srcs=(partial,), compute=keep, chain=steps,
+        mix=((name, steps * values * each),),
     )  # fmt: skip
+
+
+def _of_fp32(opcode: str) -> str:
+    return opcode if "." in opcode else f"{opcode}.fp32"
 
 
 class BlockReduction:
@@ -143,10 +197,10 @@ class BlockReduction:
     A second reduction of the same CTA needs a barrier before it: the buffer may still be read.
     """
 
-    def __init__(self, kernel: KernelBuilder, warps: int, values: int = 1) -> None:
-        self.warps, self.values = warps, values
-        self.parts = kernel.shared("parts", (warps, values), "fp32")
-        self.all = RegisterTile("all_parts", (warps, values), "fp32")
+    def __init__(self, kernel: KernelBuilder, warps: int, values: int = 1, dtype: str = "fp32") -> None:
+        self.warps, self.values, self.width = warps, values, DTYPE_BYTES[dtype]
+        self.parts = kernel.shared("parts", (warps, values), dtype)
+        self.all = RegisterTile("all_parts", (warps, values), dtype)
         self.busy = False
 
     def write(
@@ -156,13 +210,13 @@ class BlockReduction:
         if self.busy or again:
             r.bar_sync(0, self.warps)
         self.busy = True
-        r.sts(self.parts[0, warp, :], partial, self.values, vector_bytes=4)
+        r.sts(self.parts[0, warp, :], partial, self.values, vector_bytes=self.width)
         r.bar_sync(0, self.warps)
-        r.lds(self.all.whole, self.parts.stage(), self.values, vector_bytes=4)
+        r.lds(self.all.whole, self.parts.stage(), self.values, vector_bytes=self.width)
         steps = max(1, math.ceil(math.log2(self.warps)))
         r.run(
             "shfl", steps * self.values, dtype="b32", dst=partial, srcs=(self.all.whole,), chain=steps,
-            compute=lambda _, every: combine(every)[None, :], mix=((f"{opcode}.fp32", steps * self.values),),
+            compute=lambda _, every: combine(every)[None, :], mix=((_of_fp32(opcode), steps * self.values),),
         )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
-from workloads.gpu.pointwise.functions import COSTS
+from workloads.gpu.pointwise.functions import costs_in
 from workloads.gpu.pointwise.lanes import Cost, Load
 from workloads.gpu.select import Choice
 from workloads.ops import FUNCTIONS, Pointwise
@@ -75,7 +75,8 @@ class Stage:
     """One elementwise kernel over a matrix of `rows` x `cols`.
 
     inputs: matrices, rows (1, cols) or columns (rows, 1). outputs: matrices. cost: instructions an element, conversions
-    left out. compute(index, *values): the outputs, `index` being the numbers of the elements.
+    left out. compute(index, *values): the outputs, `index` being the numbers of the elements. arithmetic: the format
+    that it is computed in.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Stage:
     outputs: tuple[GlobalTensor, ...]
     cost: Cost
     compute: Callable[..., tuple[Array, ...]]
+    arithmetic: str = "fp32"
 
 
 def kernel(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Kernel:
@@ -127,8 +129,8 @@ def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConf
     index = (row * stage.cols + column,)
     cost = lanes.total(
         _cost(stage, config),
-        *(lanes.widen(x.dtype) for x in stage.inputs if stage.cost and x.shape[1] > 1),
-        *(lanes.narrow(spec, y.dtype) for y in stage.outputs if stage.cost or _converts(stage)),
+        *(lanes.widen(x.dtype, stage.arithmetic) for x in stage.inputs if _widens(stage) and x.shape[1] > 1),
+        *(lanes.narrow(spec, y.dtype, stage.arithmetic) for y in stage.outputs if stage.cost or _converts(stage)),
     )
     for number, y in enumerate(stage.outputs):
         value = RegisterTile(f"out{number}", (1, span), y.dtype)
@@ -164,7 +166,7 @@ def registers(stage: Stage, config: PointwiseConfig) -> int:
     """Registers of a thread: its elements of every tensor, in fp32."""
     if _apart(stage, config):
         return PLACES_REGISTERS
-    wide = sum(x.shape[1] > 1 for x in (*stage.inputs, *stage.outputs))
+    wide = sum((x.shape[1] > 1) * max(1, DTYPE_BYTES[x.dtype] // 4) for x in (*stage.inputs, *stage.outputs))
     return REGISTERS + config.elements * max(1, wide)
 
 
@@ -186,6 +188,14 @@ def load(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Load:
 
 def _converts(stage: Stage) -> bool:
     return any(x.dtype != y.dtype for x in stage.inputs for y in stage.outputs)
+
+
+def _widens(stage: Stage) -> bool:
+    """Whether elements are brought to the format that is computed in. Between fp32 and 16 bits a cast is one
+    instruction."""
+    return bool(stage.cost) or (
+        _converts(stage) and any(t.dtype not in lanes.FLOATS for t in (*stage.inputs, *stage.outputs))
+    )
 
 
 def _vector_bytes(spec: GpuSpec, x: GlobalTensor, config: PointwiseConfig) -> int:
@@ -260,25 +270,31 @@ def _stage(
             function = FUNCTIONS[name]
             mine = iter(values[places[x.name]] for x in own[number % len(own)])
             arguments = [index if kind == "index" else next(mine) for kind in function.others]
-            value = function.apply(*([] if function.starts else [value]), *arguments)
+            value = op.kept(function.apply(*([] if function.starts else [value]), *arguments))
             if function.mask:
                 mask.append((function.apply(np.ones(index.shape), index) != 0).astype(np.float64))
         assert value is not None
-        return (np.asarray(value), *mask)
+        return (op.stored(value, outputs[0].dtype), *mask)
 
-    cost = lanes.total(*(COSTS[name] for name in names))
+    costs = costs_in(op.arithmetic)
+    cost = lanes.total(*(costs[name] for name in names))
     title = op.chain if len(names) > 1 else names[0]
-    return Stage(title.replace("+", "_"), *shape, tuple(inputs), tuple(outputs), cost, compute)
+    return Stage(title.replace("+", "_"), *shape, tuple(inputs), tuple(outputs), cost, compute, op.arithmetic)
+
+
+def check_formats(op: Pointwise, spec: GpuSpec) -> None:
+    """InputError where a machine or these kernels cannot compute the operator's functions in its formats."""
+    costs = costs_in(op.arithmetic)
+    for name in op.functions:
+        if name not in costs:
+            known = ", ".join(name for name, cost in costs.items() if cost)
+            raise InputError(f"{op}: {name} in {op.arithmetic} is a routine that was not counted; of {known}")
+    if any(costs[name] for name in op.functions) or op.out_dtype != op.chosen_dtype:
+        lanes.check_conversions(op, spec, op.chosen_dtype, op.out_dtype)
 
 
 def check(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> None:
     """InputError where the machine or the operator cannot take it."""
-    if any(COSTS[name] for name in op.functions):
-        for dtype in {op.chosen_dtype, op.out_dtype}:
-            lanes.check_format(op, dtype)
-    elif op.out_dtype != op.chosen_dtype:
-        for dtype in (op.chosen_dtype, op.out_dtype):
-            lanes.check_format(op, dtype)
     most = spec.sm.max_threads_per_cta // WARP_SIZE
     if not 1 <= config.warps <= most:
         raise InputError(f"schedule={config}: warps must be 1 to {most}")
@@ -293,6 +309,7 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if schedule != "auto" and (not words or words[0] not in KINDS):
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
+    check_formats(op, spec)
     kinds = KINDS if schedule == "auto" else (words[0],)
     base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op, spec)), "fused": PointwiseConfig("fused", 4, 8)}
     configs = [base[kind] for kind in kinds]
@@ -326,6 +343,7 @@ def _parse(base: PointwiseConfig, schedule: str) -> PointwiseConfig:
 
 @register("pointwise", "gpu", "fused", "torch")
 def _build(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> Program:
+    check_formats(op, spec)
     check(op, spec, config)
     tensors, chain = stages(op)
     kernels = tuple(kernel(spec, stage, config) for stage in chain)

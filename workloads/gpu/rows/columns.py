@@ -77,22 +77,22 @@ def _grid(spec: GpuSpec, shape: tuple[int, int], dtype: str) -> _Grid:
 
 def kernels(
     name: str, spec: GpuSpec, shape: tuple[int, int], matrices: Sequence[GlobalTensor], numbers: Sequence[GlobalTensor],
-    results: Sequence[GlobalTensor], cost: Cost, compute: Callable[..., Sequence[Array]],
+    results: Sequence[GlobalTensor], cost: Cost, compute: Callable[..., Sequence[Array]], numbers_in: str = "fp32",
 ) -> ColumnSums:  # fmt: skip
     """Sums over the rows of `shape`.
 
     matrices: of that shape. numbers: of each row, (rows, 1). results: (1, cols). cost: instructions an element.
-    compute(*matrices, *numbers): the sums of a tile, each (columns,).
+    compute(*matrices, *numbers): the sums of a tile, each (columns,). numbers_in: the format that they are kept in.
     """
     grid = _grid(spec, shape, matrices[0].dtype)
     count, split = len(results), grid.shares > 1
     parts = [
-        GlobalTensor(f"{r.name}_parts", (grid.shares, shape[1]), "fp32", (shape[1], 1), "scratch") for r in results
+        GlobalTensor(f"{r.name}_parts", (grid.shares, shape[1]), numbers_in, (shape[1], 1), "scratch") for r in results
     ]
     k = KernelBuilder(
         name, (grid.strips, grid.shares, 1), code_bytes=200 * INSTRUCTION_BYTES, flags=grid.strips if split else 0
     )
-    w = _Strip(k, spec, grid, count)
+    w = _Strip(k, spec, grid, count, numbers_in)
     with k.role("warps", WARPS, REGISTERS) as r:
         place = RegisterTile("place", (1, 1), "int32")
         lanes.write(r, spec, SETUP, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
@@ -102,7 +102,7 @@ def kernels(
             with r.when(CTA_Y.equals(grid.shares - 1)):
                 r.flag_wait(CTA_X, grid.shares * count)
                 trips = -(-grid.shares // (WARPS * UNROLL))
-                plain: Cost = {"fadd.fp32": float(count)}
+                plain = lanes.scaled(lanes.ADDITION[numbers_in], count)
                 w.add_up(r, "parts", trips, as_expr(0), parts, (), plain, lambda *t: [one.sum(axis=0) for one in t])
                 # The semaphore has ordered what the first combination reads of shared memory.
                 w.combine(r, results, as_expr(0))
@@ -112,10 +112,11 @@ def kernels(
 class _Strip:
     """What the warps of one CTA do with its strip of columns."""
 
-    def __init__(self, k: KernelBuilder, spec: GpuSpec, grid: _Grid, count: int) -> None:
+    def __init__(self, k: KernelBuilder, spec: GpuSpec, grid: _Grid, count: int, dtype: str) -> None:
+        self.dtype = dtype
         self.spec, self.grid, self.count = spec, grid, count
-        self.sums = k.shared("sums", (count * WARPS, grid.span), "fp32")
-        self.total = RegisterTile("total", (count, grid.span), "fp32")
+        self.sums = k.shared("sums", (count * WARPS, grid.span), dtype)
+        self.total = RegisterTile("total", (count, grid.span), dtype)
         self.column = CTA_X * grid.span
 
     def add_up(
@@ -133,8 +134,9 @@ class _Strip:
                 span = grid.span if number < len(matrices) else 1
                 tile = RegisterTile(f"{tensor.name}_rows", (UNROLL, span), tensor.dtype)
                 box = tensor[row:UNROLL, self.column if span > 1 else 0 : span]  # type: ignore[misc]
-                vector = (grid.lane if span > 1 else 1) * DTYPE_BYTES[tensor.dtype]
-                r.ldg(tile.whole, box, UNROLL, into=f"load{number}", vector_bytes=min(16, vector))
+                own_bytes = (grid.lane if span > 1 else 1) * DTYPE_BYTES[tensor.dtype]
+                vector = min(lanes.MAX_VECTOR_BYTES, own_bytes)
+                r.ldg(tile.whole, box, UNROLL * own_bytes // vector, into=f"load{number}", vector_bytes=vector)
                 loaded.append(tile.whole)
             lanes.write(
                 r, self.spec, lanes.total(lanes.scaled(cost, grid.lane * UNROLL), {"iadd.int32": 6.0}),
@@ -146,18 +148,20 @@ class _Strip:
         """The sums of all warps, one target a warp, to row `row` of the targets. signals: a semaphore of the strip says
         so."""
         grid = self.grid
-        width = 4 * min(4, grid.lane)
-        count = grid.lane * 4 // width
+        own_bytes = grid.lane * DTYPE_BYTES[self.dtype]
+        width = min(lanes.MAX_VECTOR_BYTES, own_bytes)
+        count = own_bytes // width
         for i in range(self.count):
             r.sts(self.sums[0, i * WARPS + WARP, :], self.total[i:1, :], count, vector_bytes=width)  # type: ignore[misc]
         r.bar_sync(0, WARPS)
         for i, target in enumerate(targets):
             with r.when(WARP.equals(i)):
-                every = RegisterTile("every", (WARPS, grid.span), "fp32")
+                every = RegisterTile("every", (WARPS, grid.span), self.dtype)
                 out = RegisterTile("out", (1, grid.span), target.dtype)
                 own = self.sums[0, i * WARPS : WARPS, :]  # type: ignore[misc]
                 r.lds(every.whole, own, WARPS * count, vector_bytes=width)
-                cost = lanes.total({"fadd.fp32": float(WARPS)}, lanes.narrow(self.spec, target.dtype))
+                added = lanes.scaled(lanes.ADDITION[self.dtype], WARPS)
+                cost = lanes.total(added, lanes.narrow(self.spec, target.dtype, self.dtype))
                 lanes.write(
                     r, self.spec, lanes.scaled(cost, grid.lane), dst=out.whole, srcs=(every.whole,),
                     compute=lambda _, v: v.sum(axis=0, keepdims=True),

@@ -158,7 +158,8 @@ class RowKernel:
 
     tensors: matrices of which a thread holds its elements at once. values: numbers a row that its warps exchange.
     vector: elements of a thread's access, 0 for the widest. exchange: how the warps of a row combine their numbers.
-    ahead: format of the rows that are fetched ahead. registers_: of a thread, where its kernel is known.
+    ahead: format of the rows that are fetched ahead. registers_: of a thread, where its kernel is known. numbers:
+    format of the numbers of a row.
     """
 
     def __init__(
@@ -175,7 +176,9 @@ class RowKernel:
         exchange: Exchange = "all",
         ahead: str = "",
         registers_: int = 0,
+        numbers: str = "fp32",
     ) -> None:
+        self.numbers = numbers
         self.spec, self.rows, self.cols, self.config, self.vector = spec, rows, cols, config, vector
         self.loops = config.buffers > 0
         held = config.elements or elements(cols, config)
@@ -203,7 +206,7 @@ class RowKernel:
                 case "halving":
                     self.block = HalvingReduction(self.kernel, config.warps, values)
                 case "all":
-                    self.block = BlockReduction(self.kernel, config.warps, values)
+                    self.block = BlockReduction(self.kernel, config.warps, values, numbers)
         self.row: Expr = CTA_X // config.cluster if config.shared else (CTA_X * config.warps + WARP) * self.tile_rows
         self.column: Expr = WARP * self.span if config.shared else as_expr(0)
         if config.cluster > 1:
@@ -387,7 +390,7 @@ class RowKernel:
     ) -> View:  # fmt: skip
         """Numbers of each row from this warp's tiles: compute(inside, *tiles) is (rows, values); old: it gets those
         that were there before first."""
-        tile = RegisterTile(name, (self.tile_rows, values), "fp32")
+        tile = RegisterTile(name, (self.tile_rows, values), self.numbers)
 
         def run(before: Array, *given: Any) -> Array:
             tiles = [np.asarray(v, dtype=np.float64) for v in (([before] if old else []) + list(given[:-1]))]
@@ -408,7 +411,7 @@ class RowKernel:
 
     def start(self, name: str, initial: Sequence[float]) -> View:
         """Numbers of each row before a sweep."""
-        tile = RegisterTile(name, (self.tile_rows, len(initial)), "fp32")
+        tile = RegisterTile(name, (self.tile_rows, len(initial)), self.numbers)
         lanes.write(
             self.r, self.spec, {"iadd.int32": float(len(initial))}, dst=tile.whole,
             compute=lambda old: np.broadcast_to(np.array(initial), old.shape),

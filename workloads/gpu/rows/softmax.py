@@ -345,7 +345,9 @@ def row_numbers(
     """One kernel: the maximum (fmnmx) or sum (fadd) of each row. vector: elements of an access, 0 for the widest;
     place: instructions an element that also find the maximum's place."""
     is_sum = opcode == "fadd"
-    wide = lanes.widen(x.dtype)
+    numbers = lanes.sum_format(x.dtype, y.dtype) if is_sum else "fp32"
+    wide = lanes.widen(x.dtype, numbers)
+    addition = ADDITION if numbers == "fp32" else lanes.ADDITION[numbers]
 
     def update(ok: Array, before: Array, v: Array) -> Array:
         if is_sum:
@@ -356,12 +358,12 @@ def row_numbers(
         found = w.start("found", (0.0 if is_sum else -np.inf,))
         with w.sweep(0):
             given = w.load(x)
-            cost = lanes.total(ADDITION if is_sum else MAXIMUM, wide, _step(config), place or {})
+            cost = lanes.total(addition if is_sum else MAXIMUM, wide, _step(config), place or {})
             w.local("found", cost, (given,), update, after=(x.name,), old=True)
-        w.across(found, opcode, sums if is_sum else largest)
+        w.across(found, lanes.ADD_OPCODE[numbers] if is_sum else opcode, sums if is_sum else largest)
         w.store(y, found)
 
-    return RowKernel(name, spec, *shape, config, vector=vector).write(body)
+    return RowKernel(name, spec, *shape, config, vector=vector, numbers=numbers).write(body)
 
 
 def _sub(_: Array, v: Array, m: Array) -> tuple[Array]:

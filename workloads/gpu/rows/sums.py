@@ -102,40 +102,45 @@ def _everything(op: Sum, spec: GpuSpec, config: VectorConfig) -> Program:
     x = lanes.tensor(op.operands[0], shape=(1, elements))
     y = lanes.tensor(op.results[0], "output", (1, 1))
     span, ctas, steps = _vector_grid(op, spec, config)
-    parts = GlobalTensor("parts", (1, ctas), "fp32", (ctas, 1), "scratch")
+    kept = lanes.sum_format(x.dtype, y.dtype)
+    width, addition = DTYPE_BYTES[kept], lanes.ADDITION[kept]
+    parts = GlobalTensor("parts", (1, ctas), kept, (ctas, 1), "scratch")
     k = KernelBuilder("sum", (ctas, 1, 1), code_bytes=400 * INSTRUCTION_BYTES, flags=1 if ctas > 1 else 0)
-    warp_sums = k.shared("warp_sums", (config.warps, 1), "fp32")
+    warp_sums = k.shared("warp_sums", (config.warps, 1), kept)
     with k.role("warps", config.warps, REGISTERS) as r:
         place = RegisterTile("place", (1, 1), "int32")
         lanes.write(r, spec, PROLOGUE, dst=place.whole, compute=lambda _: np.zeros((1, 1)))
-        total = RegisterTile("total", (1, 1), "fp32")
+        total = RegisterTile("total", (1, 1), kept)
         lanes.write(r, spec, {"iadd.int32": float(VECTOR)}, dst=total.whole, compute=_zero)
         with r.loop("step", steps) as step:
             at = ((step * ctas + CTA_X) * config.warps + WARP) * span
             tile = RegisterTile("x", (1, span), x.dtype)
-            vector_bytes = VECTOR * DTYPE_BYTES[x.dtype]
-            r.ldg(tile.whole, x[0:1, at:span], config.vectors, into="x", vector_bytes=vector_bytes)  # type: ignore[misc]
-            cost = lanes.total({"fadd.fp32": 1.0}, lanes.widen(x.dtype))
+            vector = min(lanes.MAX_VECTOR_BYTES, VECTOR * DTYPE_BYTES[x.dtype])
+            count = config.vectors * VECTOR * DTYPE_BYTES[x.dtype] // vector
+            r.ldg(tile.whole, x[0:1, at:span], count, into="x", vector_bytes=vector)  # type: ignore[misc]
+            cost = lanes.total(addition, lanes.widen(x.dtype, kept))
             lanes.write(
                 r, spec, lanes.total(lanes.scaled(cost, span // WARP_SIZE), lanes.scaled(LOOP, config.vectors)),
                 dst=total.whole, srcs=(tile.whole,), compute=_add, after=("x",),
             )  # fmt: skip
-        lanes.write(r, spec, {"fadd.fp32": VECTOR - 1.0}, dst=total.whole, srcs=(total.whole,), compute=lanes.keep)
+        lanes.write(
+            r, spec, lanes.scaled(addition, VECTOR - 1), dst=total.whole, srcs=(total.whole,), compute=lanes.keep
+        )
         _halve(r, spec, config.warps, total.whole, warp_sums)
         target: View = parts[0:1, CTA_X:1] if ctas > 1 else y[0:1, 0:1]  # type: ignore[misc]
         with r.when(WARP.equals(0)):
-            r.stg(target, total.whole, 1, vector_bytes=4 if ctas > 1 else DTYPE_BYTES[y.dtype], mix=(("iadd", 30),))
+            r.stg(target, total.whole, 1, vector_bytes=width if ctas > 1 else DTYPE_BYTES[y.dtype], mix=(("iadd", 30),))
             if ctas > 1:
                 r.flag_add(0)
         if ctas > 1:
             with r.when(CTA_X.equals(ctas - 1)):
                 r.flag_wait(0, ctas)
                 own = -(-ctas // config.warps)
-                part = RegisterTile("part", (1, own), "fp32")
+                part = RegisterTile("part", (1, own), kept)
                 count = -(-own // WARP_SIZE)
-                r.ldg(part.whole, parts[0:1, WARP * own : own], count, into="part", vector_bytes=4)  # type: ignore[misc]
+                r.ldg(part.whole, parts[0:1, WARP * own : own], count, into="part", vector_bytes=width)  # type: ignore[misc]
                 lanes.write(
-                    r, spec, {"fadd.fp32": float(count)}, dst=total.whole, srcs=(part.whole,),
+                    r, spec, lanes.scaled(addition, count), dst=total.whole, srcs=(part.whole,),
                     compute=lambda _, v: v.sum(axis=1, keepdims=True), after=("part",),
                 )  # fmt: skip
                 _halve(r, spec, config.warps, total.whole, warp_sums)
@@ -150,20 +155,20 @@ def _everything(op: Sum, spec: GpuSpec, config: VectorConfig) -> Program:
 def _halve(r: RoleBuilder, spec: GpuSpec, warps: int, total: View, sums: SharedTile) -> None:
     """Leaves the sum of a CTA to its first warp: each lane's numbers are added up over the warps, then the lanes'. The
     lanes' numbers are one here: any of them stands for what they add up to."""
-    other = RegisterTile("other", (1, 1), "fp32")
-    r.sts(sums[0, WARP, :], total, 1, vector_bytes=4)
+    other, width = RegisterTile("other", (1, 1), sums.dtype), DTYPE_BYTES[sums.dtype]
+    r.sts(sums[0, WARP, :], total, 1, vector_bytes=width)
     left = warps
     while left > 1:
         half = (left + 1) // 2
         r.bar_sync(0, warps)
         with r.when(left - half > WARP):
-            r.lds(other.whole, sums[0, WARP + half, :], 1, vector_bytes=4)
-            cost = lanes.total({"fadd.fp32": 1.0}, HALVING)
+            r.lds(other.whole, sums[0, WARP + half, :], 1, vector_bytes=width)
+            cost = lanes.total(lanes.ADDITION[sums.dtype], HALVING)
             lanes.write(r, spec, cost, dst=total, srcs=(other.whole,), compute=_sum)
-            r.sts(sums[0, WARP, :], total, 1, vector_bytes=4)
+            r.sts(sums[0, WARP, :], total, 1, vector_bytes=width)
         left = half
     r.bar_sync(0, warps)
-    lanes.warp_reduce(r, "fadd", total, 1)
+    lanes.warp_reduce(r, lanes.ADD_OPCODE[sums.dtype], total, 1)
 
 
 def _clear(semaphore: GlobalTensor) -> Kernel:
@@ -191,8 +196,9 @@ def _add(old: Array, x: Array) -> Array:
 def _columns(op: Sum, spec: GpuSpec, config: ColumnConfig) -> Program:
     x = lanes.tensor(op.operands[0])
     y = lanes.tensor(op.results[0], "output", (1, op.shape[1]))
-    cost = lanes.total({"fadd.fp32": 1.0}, lanes.widen(x.dtype))
-    made = columns.kernels("sum_columns", spec, op.shape, (x,), (), (y,), cost, lambda v: (v.sum(axis=0),))
+    kept = lanes.sum_format(x.dtype, y.dtype)
+    cost = lanes.total(lanes.ADDITION[kept], lanes.widen(x.dtype, kept))
+    made = columns.kernels("sum_columns", spec, op.shape, (x,), (), (y,), cost, lambda v: (v.sum(axis=0),), kept)
     return Program(str(op), (x, y, *made.scratch), made.kernels, str(config), {"config": config})
 
 
@@ -219,8 +225,7 @@ def build(op: Sum, spec: GpuSpec, config: Config) -> Program:
 @register("sum", "gpu", "auto")
 def choose(op: Sum, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel of a sum: what is added up decides its kind."""
-    lanes.check_format(op, op.chosen_dtype)
-    lanes.check_format(op, op.results[0].dtype)
+    lanes.check_conversions(op, spec, op.chosen_dtype, op.results[0].dtype)
     if schedule.split()[:1] not in (["auto"], ["torch"]):
         raise InputError(f"schedule={schedule}: one of auto, torch, or a whole configuration")
     size = op.operands[0].size_bytes
