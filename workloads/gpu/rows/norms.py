@@ -13,7 +13,8 @@ The gradient by x is a kernel over rows; those by weight and bias are sums over 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from sim.gpu.language import Kernel, Program, RegisterTile, View
+from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, View
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, HalvingReduction, Load
 from workloads.gpu.rows import columns, rows, triton_norm
@@ -71,109 +72,127 @@ each further ones, where bf16 has none further (`executed_instructions.csv`). Wh
 @register("rmsnorm", "gpu", "cluster", "fused", "torch")
 def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     rows.check(spec, op.cols, config)
-    vector = TORCH_VECTOR if config.elements else 0
-    name = "layernorm" if isinstance(op, LayerNorm) else "rmsnorm"
     tensors = [lanes.tensor(o, shape=(1, op.cols) if len(o.shape) == 1 else None) for o in op.operands]
     results = [lanes.tensor(o, "output", (op.rows, 1) if len(o.shape) == 1 else None) for o in op.results]
     x, *vectors = tensors
     y, *stats = results
-    wide = lanes.widen(x.dtype)
-
-    def program(kernel: Kernel) -> Program:
-        return Program(str(op), (*tensors, *results), (kernel,), str(config), {"config": config})
-
+    name = "layernorm" if isinstance(op, LayerNorm) else "rmsnorm"
     if _thrice(config):
         registers = triton_norm.registers(config)
         swept_thrice = RowKernel(name, spec, op.rows, op.cols, config, registers_=registers)
-        return program(swept_thrice.write(triton_norm.Sweeps(x, vectors, y, stats).write))
+        kernel = swept_thrice.write(triton_norm.Sweeps(x, vectors, y, stats).write)
+    else:
+        kernel = _Rows(op, spec, config, x, vectors, y, stats).kernel(name)
+    return Program(str(op), (*tensors, *results), (kernel,), str(config), {"config": config})
 
-    def finish(w: RowKernel, given: View, numbers: View, after: tuple[str, ...]) -> None:
-        loaded = [w.load(v, single=bool(config.elements)) for v in vectors]
-        waits = (*after, *(v.name for v in vectors))
-        scale = SCALE if isinstance(op, RmsNorm) else lanes.total(SCALE_SHIFT, {"fadd.fp32": 1.0})
-        cost = lanes.total(scale, *(wide for _ in vectors), lanes.narrow(spec, y.dtype))
-        if config.elements:
-            cost = lanes.total(cost, wide, lanes.scaled(TORCH_STEP, 1 / config.elements))
+
+@dataclass(frozen=True)
+class _Rows:
+    """Writes the kernel of a norm that keeps a row in registers, or (`config.elements`) reads it twice."""
+
+    op: Norm
+    spec: GpuSpec
+    config: RowConfig
+    x: GlobalTensor
+    vectors: Sequence[GlobalTensor]
+    y: GlobalTensor
+    stats: Sequence[GlobalTensor]
+
+    @property
+    def wide(self) -> Cost:
+        """What it takes to widen a value of x."""
+        return lanes.widen(self.x.dtype)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel."""
+        twice = self.config.elements
+        kernel = RowKernel(
+            name, self.spec, self.op.rows, self.op.cols, self.config,
+            values=3 if twice and isinstance(self.op, LayerNorm) else 1, vector=TORCH_VECTOR if twice else 0,
+            exchange="halving" if twice else "all",
+            registers_=TORCH_REGISTERS[name][DTYPE_BYTES[self.x.dtype]] if twice else 0,
+        )  # fmt: skip
+        return kernel.write(self._swept if twice else self._fused, ahead=self.x)
+
+    def _fused(self, w: RowKernel) -> None:
+        """Keeps the row: mean square of an RMS norm; of a layer norm mean, then squares of what is left."""
+        given = w.load(self.x)
+        if isinstance(self.op, RmsNorm):
+            total = w.reduce(
+                "total", "fadd", lanes.total(SUM, {"fmul.fp32": 1.0}, self.wide), (given,),
+                lambda ok, v: np.where(ok, v * v, 0.0).sum(axis=1), sums, after=w.arrived(self.x),
+            )  # fmt: skip
+            numbers = _numbers(w, (total,), self._root)
+        else:
+            cols = self.op.cols
+            total = w.reduce(
+                "total", "fadd", lanes.total(SUM, self.wide), (given,),
+                lambda ok, v: np.where(ok, v, 0.0).sum(axis=1), sums, after=w.arrived(self.x),
+            )  # fmt: skip
+            centred = w.map("centred", DIFFERENCE, (given, total), lambda ok, v, t: np.where(ok, v - t / cols, 0.0))
+            squares = w.reduce("squares", "fadd", SQUARES, (centred,), lambda ok, v: (v * v).sum(axis=1), sums)
+            numbers = _numbers(
+                w, (total, squares), lambda t, q: np.concatenate([t / cols, 1 / np.sqrt(q / cols + EPSILON)], axis=1)
+            )
+            self._store_stats(w, numbers)
+        self._finish(w, given, numbers, ())
+
+    def _swept(self, w: RowKernel) -> None:
+        """Reads the row twice: for its sums (a layer norm's by Welford), then for what is written."""
+        cols, step = self.op.cols, lanes.scaled(TORCH_STEP, 1 / self.config.elements)
+        if isinstance(self.op, RmsNorm):
+            state = w.start("state", (0.0,))
+            with w.sweep(0):
+                given = w.load(self.x, "x0")
+                w.local(
+                    "state", lanes.total(SQUARES, self.wide, step), (given,),
+                    lambda ok, before, v: before[:, 0] + np.where(ok, v * v, 0.0).sum(axis=1), after=("x0",), old=True,
+                )  # fmt: skip
+            w.across(state, "fadd", sums)
+            numbers = _numbers(w, (state,), self._root)
+        else:
+            state = w.start("state", (0.0, 0.0, 0.0))
+            with w.sweep(0):
+                given = w.load(self.x, "x0")
+                values = w.map("values", lanes.total(self.wide, step), (given,), lambda ok, v: v, after=("x0",))
+                chain = WELFORD_CHAIN * self.config.elements
+                w.local("state", WELFORD, (values,), _welford, values=3, old=True, chain=chain)
+            _write_lanes(w, state, DTYPE_BYTES[self.x.dtype])
+            w.across(state, "fadd", _combine_welford, steps=0)
+            numbers = _numbers(
+                w, (state,), lambda s: np.stack([s[:, 1], 1 / np.sqrt(s[:, 2] / cols + EPSILON)], axis=1)
+            )
+            self._store_stats(w, numbers)
+        w.prepare("tensors", TORCH_BETWEEN, 1)
+        with w.sweep(1):
+            again = w.load(self.x, "x1")
+            self._finish(w, again, numbers, ("x1",))
+
+    def _root(self, t: Array) -> Array:
+        """What an RMS norm takes off, nothing, and multiplies by."""
+        return np.concatenate([0 * t, 1 / np.sqrt(t / self.op.cols + EPSILON)], axis=1)
+
+    def _store_stats(self, w: RowKernel, numbers: View) -> None:
+        """Stores mean and reciprocal deviation, where they are results."""
+        for number, tensor in enumerate(self.stats):
+            column = numbers.buffer[:, number:1]  # type: ignore[index]
+            w.store(tensor, column)
+
+    def _finish(self, w: RowKernel, given: View, numbers: View, after: tuple[str, ...]) -> None:
+        """Scales and shifts the row by its numbers and by the vectors, and stores it."""
+        elements = self.config.elements
+        loaded = [w.load(v, single=bool(elements)) for v in self.vectors]
+        waits = (*after, *(v.name for v in self.vectors))
+        scale = SCALE if isinstance(self.op, RmsNorm) else lanes.total(SCALE_SHIFT, {"fadd.fp32": 1.0})
+        cost = lanes.total(scale, *(self.wide for _ in self.vectors), lanes.narrow(self.spec, self.y.dtype))
+        if elements:
+            cost = lanes.total(cost, self.wide, lanes.scaled(TORCH_STEP, 1 / elements))
 
         def compute(_: Array, v: Array, n: Array, weight: Array | float = 1.0, bias: Array | float = 0.0) -> Array:
             return (v - n[:, :1]) * n[:, 1:] * weight + bias
 
-        out = w.map("out", cost, (given, numbers, *loaded), compute, dtype=y.dtype, after=waits)
-        w.store(y, out)
-
-    def store_stats(w: RowKernel, numbers: View) -> None:
-        for number, tensor in enumerate(stats):
-            column = numbers.buffer[:, number:1]  # type: ignore[index]
-            w.store(tensor, column)
-
-    def root(t: Array) -> Array:
-        """RMS norm subtracts nothing."""
-        return np.concatenate([0 * t, 1 / np.sqrt(t / op.cols + EPSILON)], axis=1)
-
-    def fused(w: RowKernel) -> None:
-        given = w.load(x)
-        if isinstance(op, RmsNorm):
-            total = w.reduce(
-                "total", "fadd", lanes.total(SUM, {"fmul.fp32": 1.0}, wide), (given,),
-                lambda ok, v: np.where(ok, v * v, 0.0).sum(axis=1), sums, after=w.arrived(x),
-            )  # fmt: skip
-            numbers = _numbers(
-                w, (total,), lambda t: np.concatenate([0 * t, 1 / np.sqrt(t / op.cols + EPSILON)], axis=1)
-            )
-        else:
-            total = w.reduce(
-                "total", "fadd", lanes.total(SUM, wide), (given,),
-                lambda ok, v: np.where(ok, v, 0.0).sum(axis=1), sums, after=w.arrived(x),
-            )  # fmt: skip
-            centred = w.map("centred", DIFFERENCE, (given, total), lambda ok, v, t: np.where(ok, v - t / op.cols, 0.0))
-            squares = w.reduce("squares", "fadd", SQUARES, (centred,), lambda ok, v: (v * v).sum(axis=1), sums)
-            numbers = _numbers(
-                w, (total, squares),
-                lambda t, q: np.concatenate([t / op.cols, 1 / np.sqrt(q / op.cols + EPSILON)], axis=1),
-            )  # fmt: skip
-            store_stats(w, numbers)
-        finish(w, given, numbers, ())
-
-    def swept(w: RowKernel) -> None:
-        step = lanes.scaled(TORCH_STEP, 1 / config.elements)
-        if isinstance(op, RmsNorm):
-            state = w.start("state", (0.0,))
-            with w.sweep(0):
-                given = w.load(x, "x0")
-                w.local(
-                    "state", lanes.total(SQUARES, wide, step), (given,),
-                    lambda ok, before, v: before[:, 0] + np.where(ok, v * v, 0.0).sum(axis=1), after=("x0",), old=True,
-                )  # fmt: skip
-            w.across(state, "fadd", sums)
-            numbers = _numbers(
-                w, (state,), lambda t: np.concatenate([0 * t, 1 / np.sqrt(t / op.cols + EPSILON)], axis=1)
-            )
-        else:
-            state = w.start("state", (0.0, 0.0, 0.0))
-            with w.sweep(0):
-                given = w.load(x, "x0")
-                values = w.map("values", lanes.total(wide, step), (given,), lambda ok, v: v, after=("x0",))
-                chain = WELFORD_CHAIN * config.elements
-                w.local("state", WELFORD, (values,), _welford, values=3, old=True, chain=chain)
-            _write_lanes(w, state, DTYPE_BYTES[x.dtype])
-            w.across(state, "fadd", _combine_welford, steps=0)
-            numbers = _numbers(
-                w, (state,),
-                lambda s: np.stack([s[:, 1], 1 / np.sqrt(s[:, 2] / op.cols + EPSILON)], axis=1),
-            )  # fmt: skip
-            store_stats(w, numbers)
-        w.prepare("tensors", TORCH_BETWEEN, 1)
-        with w.sweep(1):
-            again = w.load(x, "x1")
-            finish(w, again, numbers, ("x1",))
-
-    values = 3 if config.elements and isinstance(op, LayerNorm) else 1
-    registers = TORCH_REGISTERS[name][DTYPE_BYTES[x.dtype]] if config.elements else 0
-    kernel = RowKernel(
-        name, spec, op.rows, op.cols, config, values=values, vector=vector,
-        exchange="halving" if config.elements else "all", registers_=registers,
-    )  # fmt: skip
-    return program(kernel.write(swept if config.elements else fused, ahead=x))
+        out = w.map("out", cost, (given, numbers, *loaded), compute, dtype=self.y.dtype, after=waits)
+        w.store(self.y, out)
 
 
 def _thrice(config: RowConfig) -> bool:
