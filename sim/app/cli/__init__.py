@@ -88,6 +88,17 @@ def _parser() -> Parser:
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
 
+    _add_run(commands)
+    _add_compare(commands)
+    _add_lists(commands)
+    _add_validate(commands)
+    study.add_commands(commands)
+    trace.add_command(commands)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    """Adds the parser of `run`."""
     run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
     arguments.add_workload(run, needed=False)
     add_compiled(run)
@@ -116,6 +127,9 @@ def _parser() -> Parser:
     run.add_argument("--scalesim-reports", metavar="FOLDER", help="write SCALE-Sim's report files of the layers")
     run.set_defaults(command=_run)
 
+
+def _add_compare(commands: Any) -> None:
+    """Adds the parser of `compare`."""
     compare = commands.add_parser("compare", help="one operator on several machines", allow_abbrev=False)
     arguments.add_workload(compare)
     compare.add_argument(
@@ -129,6 +143,9 @@ def _parser() -> Parser:
     arguments.add_output(compare)
     compare.set_defaults(command=_compare)
 
+
+def _add_lists(commands: Any) -> None:
+    """Adds the parsers of what lists machines, operators and opcodes."""
     archs = commands.add_parser("archs", help="list machines, or show one with its sources", allow_abbrev=False)
     archs.add_argument("name", nargs="?", metavar="NAME", help="preset or machine file")
     arguments.add_overrides(archs)
@@ -153,6 +170,9 @@ def _parser() -> Parser:
     opcodes.add_argument("--json", action="store_true", help="JSON instead of text")
     opcodes.set_defaults(command=_opcodes)
 
+
+def _add_validate(commands: Any) -> None:
+    """Adds the parser of `validate`."""
     validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
     validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
     for name in ("arch", "op", "dtype", "source", "schedule"):
@@ -175,9 +195,6 @@ def _parser() -> Parser:
     arguments.add_running(validate)
     arguments.add_output(validate)
     validate.set_defaults(command=_validate)
-    study.add_commands(commands)
-    trace.add_command(commands)
-    return parser
 
 
 def _add_conditions(parser: Parser) -> None:

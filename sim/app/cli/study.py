@@ -19,6 +19,12 @@ TABLES = (".csv", ".parquet")
 
 def add_commands(commands: Any) -> None:
     """Adds the parsers of studies to the command line's."""
+    for add in (_add_sweep, _add_sensitivity, _add_optimize, _add_check, _add_history, _add_grade, _add_diff):
+        add(commands)
+
+
+def _add_sweep(commands: Any) -> None:
+    """Adds the parser of `sweep`."""
     sweep = commands.add_parser(
         "sweep", help="one workload over ranges of figures, shapes, schedules", allow_abbrev=False
     )
@@ -35,6 +41,9 @@ def add_commands(commands: Any) -> None:
     arguments.add_output(sweep)
     sweep.set_defaults(command=_sweep)
 
+
+def _add_sensitivity(commands: Any) -> None:
+    """Adds the parser of `sensitivity`."""
     found = commands.add_parser("sensitivity", help="which hardware figures move this workload", allow_abbrev=False)
     arguments.add_workload(found)
     arguments.add_machine(found)
@@ -49,6 +58,9 @@ def add_commands(commands: Any) -> None:
     arguments.add_output(found)
     found.set_defaults(command=_sensitivity)
 
+
+def _add_optimize(commands: Any) -> None:
+    """Adds the parser of `optimize`."""
     best = commands.add_parser("optimize", help="search ranges for the best run (Optuna)", allow_abbrev=False)
     _add_base(best, vary_help="KEY=VALUES as in sweep: one parameter of the search")
     best.add_argument(
@@ -76,6 +88,9 @@ def add_commands(commands: Any) -> None:
     arguments.add_output(best)
     best.set_defaults(command=_optimize)
 
+
+def _add_check(commands: Any) -> None:
+    """Adds the parser of `check`."""
     check = commands.add_parser("check", help="cases of tilewave.toml against recorded cycles", allow_abbrev=False)
     check.add_argument("names", nargs="*", metavar="NAME", help="only these cases (patterns); default: all")
     check.add_argument("--config", default="tilewave.toml", metavar="FILE", help="default: tilewave.toml")
@@ -90,6 +105,9 @@ def add_commands(commands: Any) -> None:
     arguments.add_workers(check)
     check.set_defaults(command=_check)
 
+
+def _add_history(commands: Any) -> None:
+    """Adds the parser of `history`."""
     past = commands.add_parser("history", help="a case's recorded cycles, commit by commit", allow_abbrev=False)
     past.add_argument("name", metavar="NAME", help="a case of cycles.lock")
     past.add_argument(
@@ -100,12 +118,18 @@ def add_commands(commands: Any) -> None:
     arguments.add_output(past)
     past.set_defaults(command=_history)
 
+
+def _add_grade(commands: Any) -> None:
+    """Adds the parser of `grade`."""
     graded = commands.add_parser("grade", help="judge a lab's notebook: executes its answers", allow_abbrev=False)
     graded.add_argument("notebook", metavar="LAB.ipynb", help="of docs/labs, with answers; they are executed")
     graded.add_argument("--seconds", type=arguments.positive, default=600, metavar="S", help="limit; default 600")
     graded.add_argument("--json", action="store_true", help="JSON instead of text, for autograders")
     graded.set_defaults(command=_grade)
 
+
+def _add_diff(commands: Any) -> None:
+    """Adds the parser of `diff`."""
     diff = commands.add_parser("diff", help="explain the difference between two runs", allow_abbrev=False)
     diff.add_argument("old", metavar="A.json", help="a report of tilewave run --json")
     diff.add_argument("new", metavar="B.json", help="another one")
