@@ -224,10 +224,10 @@ def test_packed_weights_are_counted_and_followed() -> None:
         helper.make_node("SimplifiedLayerNormalization", ["x", "g"], ["n"]),
         helper.make_node("MatMulNBits", ["n", "q", "s"], ["h"], domain=MICROSOFT, K=64, N=96, bits=4, block_size=32),
         helper.make_node("Reshape", ["h", "to"], ["p"]),
-        helper.make_node("SkipLayerNormalization", ["p", "p", "g"], ["i", "", "", "j"], domain=MICROSOFT),
+        helper.make_node("SkipLayerNormalization", ["p", "p", "z"], ["i", "", "", "j"], domain=MICROSOFT),
         helper.make_node("FusedMatMul", ["i", "j"], ["y"], domain=MICROSOFT, transB=1),
     ]
-    found = model(nodes, {"x": (4, 64)}, {"g": (64,), "s": (192,)}, opset=17)
+    found = model(nodes, {"x": (4, 64)}, {"g": (64,), "z": (32,), "s": (192,)}, opset=17)
     tensors = (np.zeros((96, 2, 16), np.uint8), np.array([12, 32]))
     found.graph.initializer.extend(map(onnx.numpy_helper.from_array, tensors, ("q", "to")))
     assert macs(read(found)) == 4 * 64 * 96 + 12 * 12 * 32
@@ -316,6 +316,7 @@ BRANCH = helper.make_node("If", ["c"], ["y"], then_branch=BODY, else_branch=BODY
 MYSTERY = behind("Mystery", "y", domain="mine")
 SIX_BY_SEVEN = helper.make_node("Constant", [], ["s"], value_ints=[6, 7])
 RESHAPED = [SIX_BY_SEVEN, helper.make_node("Reshape", ["x", "s"], ["r"]), own("MatMul", ["r", "w"])]
+SKIP = helper.make_node("SkipLayerNormalization", ["x", "k", "k"], ["s"], domain=MICROSOFT)
 WRONG = helper.make_tensor_value_info("y", FLOAT, (9, 9))
 UNKNOWN = [
     helper.make_node("NonZero", ["x"], ["n"]),
@@ -348,7 +349,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no opset": (changed(lambda m: m.ClearField("opset_import")), "opset"),
     "future opset": (changed(lambda m: setattr(m.opset_import[0], "version", 999)), "opset 999 is newer than"),
     "two opsets": (changed(lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 7))), "two versions"),
-    "reshape": (model(RESHAPED, {"x": (4, 8)}, {"w": (7, 6)}), r"of 32 and 42 elements; a Reshape keeps them"),
+    "reshape": (model(RESHAPED, {"x": (4, 8)}, {"w": (7, 6)}), "of 32 elements 42; a Reshape keeps them"),
+    "norm": (product((4, 8), (8, 6), behind("LayerNormalization", "y", "x")), r"\[4, 8\] and|\[4, 6\] and"),
+    "skipped": (model([SKIP, own("MatMul", ["s", "w"])], {"x": (4, 8), "k": (3, 8)}, {"w": (8, 6)}), "do not go"),
     "bias": (model([own("Conv", ["x", "w", "b"])], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3), "b": (5,)}), "a bias"),
     "added": (model([own("Gemm", ["x", "w", "c"])], {"x": (4, 8)}, {"w": (8, 6), "c": (5,)}), r"\[5\] do not go"),
     "two shapes": (model([own("MatMul", ["x", "w"])], {"x": (4, 8), "w": (7, 999)}, {"w": (8, 999)}), "as an input"),

@@ -28,6 +28,7 @@ from workloads.networks.onnx_operators import (
     Products,
     Shape,
     UnknownShapeError,
+    refuse_unlike,
     results_of,
 )  # fmt: skip
 
@@ -39,8 +40,6 @@ MOST_DEPTH = 100
 
 _LARGE = 1 << 10
 """Elements from which a constant is a weight, whose values do not matter."""
-
-_RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 _OWN_DOMAINS = ("", "ai.onnx")
 _OF_RUNTIME = "com.microsoft"
@@ -118,9 +117,7 @@ class _Found:
         """Takes a node without products."""
         if name not in VIEWS | CHEAP | PRODUCTS.keys():
             call.refuse(f"{name} is not known; write it as a function of the model, or of operators that are")
-        if name in _RESHAPES:
-            held = {math.prod(call.shapes[t]) for t in (node.input[0], node.output[0]) if t in call.shapes}
-            call.require(len(held) < 2, f"of {' and '.join(map(str, sorted(held)))} elements; a {name} keeps them")
+        refuse_unlike(call, name, node.output)
         before = name not in RANDOM and all(t in self.known_before for t in node.input if t)
         if before or name in ("Shape", "Size"):
             self.known_before |= set(node.output)

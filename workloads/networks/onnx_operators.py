@@ -502,6 +502,32 @@ PRODUCTS: Mapping[str, Callable[[Call], Products]] = {
 """The products of each operator that has any."""
 
 
+_ONTO_FIRST = frozenset(("LayerNormalization", "RMSNormalization")) | {
+    _MICROSOFT + name
+    for name in (
+        *("BiasAdd", "BiasGelu", "BiasSoftmax", "LayerNormalization", "SimplifiedLayerNormalization"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    )
+}
+"""Cheap operators whose other operands are spread over the first, which neither onnx's inference nor anyone sees to."""
+
+_KEEP_ELEMENTS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+
+
+def refuse_unlike(call: Call, operator: str, results: Sequence[str]) -> None:
+    """InputError where the shapes of a cheap operator do not go together, as far as onnx does not look at them.
+    results: names of what it writes."""
+    known = [call.shapes[name] for name in call.given if name in call.shapes]
+    if operator in _ONTO_FIRST and call.given[0] in call.shapes:
+        for shape in known[1:]:
+            call.require(
+                _broadcast(call, known[0], shape) == known[0], f"{list(shape)} is spread over {list(known[0])}"
+            )
+    if operator in _KEEP_ELEMENTS and call.given[0] in call.shapes and results[0] in call.shapes:
+        before, after = math.prod(known[0]), math.prod(call.shapes[results[0]])
+        call.require(before == after, f"of {before} elements {after}; a {operator} keeps them")
+
+
 LIKE: Mapping[str, int] = {"com.microsoft.MatMulIntegerToFloat": 2, "com.microsoft.QGemm": 8}
 """The operand whose number format the results have, where that is not the first; fp32 where it is absent."""
 
