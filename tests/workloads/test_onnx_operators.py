@@ -296,8 +296,8 @@ def window(x: tuple[int, ...] = (1, 4, 8, 8), w: tuple[int, ...] = (6, 4, 3, 3),
     return model([own("Conv", ["x", "w"], **attributes)], {"x": x}, {"w": w})
 
 
-def recurrent(name: str, steps: int, gates: int, other: int) -> Any:
-    node = own(name, ["x", "w", "r"], hidden_size=5)
+def recurrent(name: str, steps: int, gates: int, other: int, **attributes: Any) -> Any:
+    node = own(name, ["x", "w", "r"], hidden_size=5, **attributes)
     return model([node], {"x": (steps, 2, 3), "w": (1, 5 * gates, 3), "r": (1, 5 * other, 5)})
 
 
@@ -366,6 +366,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "space": (window((1, 4, 8, 8, 8), (6, 4, 3, 3, 3)), "3 dimensions of space"),
     "three operands": (model([own("Einsum", [*"xxx"], equation="ij,jk,kl->il")], {"x": (4, 4)}), "than one product"),
     "recurrent weights": (recurrent("LSTM", 7, 4, 3), "do not go together"),
+    "direction": (recurrent("LSTM", 7, 4, 4, direction="sideways"), "direction=sideways"),
     "steps": (recurrent("RNN", 10**6, 1, 1), "1000000 steps"),
     "branch": (model([BRANCH], {"c": (), "x": (4, 8)}, {"w": (8, 6)}, kinds={"c": 9}), r"\(If y\): If runs a graph"),
     "unknown sizes": (model(UNKNOWN, {"x": (4, 8)}, {"w": (8, 6)}), r"node 2 \(MatMul y\): the shapes of its operands"),

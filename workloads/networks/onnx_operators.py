@@ -318,7 +318,8 @@ def _stored_weights(call: Call) -> Products:
     call.require(bool(a), "a number has no rows")
     call.require(call.number("transB", 1) == 1, "transB=0 cannot be read")
     block, bits = call.number("block_size"), call.number("bits", 4)
-    packed = n * -(-k // max(1, block)) * (block * bits // 8)
+    call.require(block > 0, "block_size=0 must be a whole number from 1 on")
+    packed = n * -(-k // block) * (block * bits // 8)
     fits = not call.has(1) or math.prod(call.shape(1)) in (packed, -(-n * k * bits // 8))
     call.require(fits, f"{list(call.shape(1))} are no weights of N={n} K={k} in {bits} bits and blocks of {block}")
     return Products([call.product(math.prod(a[:-1]), n, (a[-1], k))], [(*a[:-1], n)])
@@ -369,7 +370,9 @@ def _recurrent(gates: int) -> Callable[[Call], Products]:
         by_rows = bool(call.number("layout", 0))
         steps, rows = reversed(x[:2]) if by_rows else x[:2]
         hidden = r[2]
-        right = w[0] == r[0] == (2 if call.text("direction") == "bidirectional" else 1)
+        direction = call.text("direction", "forward")
+        call.require(direction in ("forward", "reverse", "bidirectional"), f"direction={direction} is not known")
+        right = w[0] == r[0] == (2 if direction == "bidirectional" else 1)
         right &= w[1] == r[1] == gates * hidden == gates * call.number("hidden_size", hidden)
         call.require(right, f"weights {list(w)} and {list(r)} do not go together")
         call.require(w[0] * (steps + 1) <= MOST_LAYERS, f"{steps} steps are more than {MOST_LAYERS} layers")
