@@ -106,6 +106,29 @@ def test_cases_come_and_go(project: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(capsys)[:2] == (0, "3 cases: 3 same\n")
 
 
+def test_a_lock_keeps_what_is_asked_for(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--update")[0] == 0
+    whole = lockfile.read(project / "cycles.lock").entries
+    toml = 'record = "cycles"\n' + TOML.replace('name = "half', 'record = "all"\nname = "half')
+    (project / "tilewave.toml").write_text(toml)
+    assert run(capsys)[0] == 0, "a whole record holds what a brief one would"
+    assert run(capsys, "--update")[0] == 0
+    brief = lockfile.read(project / "cycles.lock").entries
+    assert brief["half the SMs"] == whole["half the SMs"]
+    assert brief["small t4"].digest == whole["small t4"].digest.brief
+    assert run(capsys)[0] == 0
+    edit(project, r"counters\.macs = \d+", "counters.macs = 1")
+    assert run(capsys)[0] == 1, "half the SMs has counters"
+    edit(project, r"counters\.macs = 1\n", f"counters.macs = {64**3}\n")
+    assert run(capsys)[0] == 0
+    (project / "tilewave.toml").write_text(TOML)
+    assert run(capsys)[0] == 1, "what is to be recorded now is not there"
+    (project / "tilewave.toml").write_text(toml.replace('"cycles"', '"time"'))
+    code, _, err = run(capsys)
+    assert code == 2
+    assert "record = 'time': one of all, cycles" in err
+
+
 def test_tolerance(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "--update")
     cycles = lockfile.read(project / "cycles.lock").entries["half the SMs"].digest.cycles

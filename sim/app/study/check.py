@@ -31,21 +31,25 @@ SAME, CHANGED, NEW, GONE, REFUSED, FAILED = "same", "changed", "new", "gone", "r
 """Outcomes of a case; the last two have no result."""
 
 _OPTIONS = {name: value for name, value in OPTION_DEFAULTS.items() if name not in ("check", "program")}
-_CASE_KEYS = ("name", "arch", "workload", "set", "tolerance", *_OPTIONS)
+_CASE_KEYS = ("name", "arch", "workload", "set", "tolerance", "record", *_OPTIONS)
 _LISTS = ("arch", "set", "without")
 """Keys that take one text or several."""
-_KEYS = ("case", "tolerance")
+_KEYS = ("case", "tolerance", "record")
+
+RECORDS = ("all", "cycles")
+"""What a lock keeps of a case: all that is compared, or cycles, time, clock, energy and schedule alone."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One case of a configuration. line: in the file, of its `[[case]]`."""
+    """One case of a configuration. line: in the file, of its `[[case]]`. record: one of `RECORDS`."""
 
     name: str
     arch: str
     case: Request
     tolerance: Tolerance
     line: int
+    record: str
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,14 @@ def read_config(path: Path, tolerance: float | None = None) -> list[Wanted]:
         raise InputError(f"{path}: has no [[case]] with name, arch and workload")
     given = None if tolerance is None else Tolerance(tolerance)
     common = given or tolerance_of(data.get("tolerance", 0), str(path))
+    record = _record(data.get("record", RECORDS[0]), str(path))
     written = reading.text(path).splitlines()
     lines = [i for i, line in enumerate(written, 1) if line.split("#")[0].strip() == "[[case]]"]
     if len(lines) != len(blocks):
         lines = [1] * len(blocks)
     found: dict[str, Wanted] = {}
     for line, block in zip(lines, blocks, strict=True):
-        for wanted in _cases(block, path, line, common, given):
+        for wanted in _cases(block, path, line, common, given, record):
             if wanted.name in found:
                 raise InputError(f"{path} line {line}: the name {wanted.name!r} is given twice")
             found[wanted.name] = wanted
@@ -183,12 +188,17 @@ def _outcome(wanted: Wanted, answer: Answer, recorded: Lock) -> Outcome:
         return Outcome(wanted.name, status, wanted, reason=answer.refused or answer.failed)
     new = entry_of(wanted.arch, wanted.case.machine, str(wanted.case.workload), answer.report)
     old = recorded.entries.get(wanted.name)
+    if wanted.record == "cycles":
+        new = replace(new, digest=new.digest.brief)
     if old is None:
         return Outcome(wanted.name, NEW, wanted, new=new, cpu_s=answer.cpu_s)
-    return replace(compared(wanted.name, old, new, wanted.tolerance), wanted=wanted, cpu_s=answer.cpu_s)
+    known = replace(old, digest=old.digest.brief) if wanted.record == "cycles" else old
+    return replace(compared(wanted.name, known, new, wanted.tolerance), wanted=wanted, old=old, cpu_s=answer.cpu_s)
 
 
-def _cases(block: Any, path: Path, line: int, common: Tolerance, given: Tolerance | None) -> list[Wanted]:
+def _cases(
+    block: Any, path: Path, line: int, common: Tolerance, given: Tolerance | None, record: str
+) -> list[Wanted]:
     """The cases of one `[[case]]`: one for each machine that it names."""
     where = f"{path} line {line}"
     if not isinstance(block, dict):
@@ -206,6 +216,7 @@ def _cases(block: Any, path: Path, line: int, common: Tolerance, given: Toleranc
     for key in ("name", "arch", "schedule"):
         if not str(block.get(key, "")).isprintable():
             raise InputError(f"{where}: {key} = {block[key]!a}: has a control character")
+    record = _record(block.get("record", record), where)
     several = isinstance(block["arch"], list)
     archs = _several(block["arch"])
     overrides = _several(block.get("set", []))
@@ -225,10 +236,17 @@ def _cases(block: Any, path: Path, line: int, common: Tolerance, given: Toleranc
             with lockfile.beside(path):
                 case = Request(workload, machine, **options)
             name = f"{block['name']} {arch}" if several else block["name"]
-            found.append(Wanted(name, arch, case, tolerance, line))
+            found.append(Wanted(name, arch, case, tolerance, line, record))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return found
+
+
+def _record(value: Any, where: str) -> str:
+    """What a lock is to keep, as a file says it."""
+    if value not in RECORDS:
+        raise InputError(f"{where}: record = {value!r}: one of {', '.join(RECORDS)}")
+    return str(value)
 
 
 def _several(value: str | list[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arch.errors import InputError, what_is_wrong
@@ -45,6 +45,11 @@ class Digest:
                 raise TypeError(f"{name} = {str(share)[:40]!r} is no share")
         if not isinstance(self.schedule, str):
             raise TypeError(f"schedule = {str(self.schedule)[:40]!r} is no text")
+
+    @property
+    def brief(self) -> Digest:
+        """Without counters and stall reasons."""
+        return replace(self, counters={}, stalls={})
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Digest:
