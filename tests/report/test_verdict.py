@@ -332,3 +332,41 @@ def test_claims_are_in_the_report_as_data() -> None:
     assert {"figures": ["dram.bandwidth"], "moves": True} in first["claims"]
     moved = {tuple(claim["figures"]): claim["moves"] for said in report["verdict"] for claim in said["claims"]}
     assert moved.get(("clock.boost",)) is not True
+
+
+PROGRAMS = Path(__file__).parents[1] / "reference"
+
+
+def test_bank_conflicts_come_first_with_their_lines_and_cost() -> None:
+    """The stores and loads of columns: rows of 32 words put all of a column into one bank, a pad spreads them."""
+    source = PROGRAMS / "turned_softmax.py"
+    work = f"{source}:softmax rows=4096 cols=32"
+    before, padded = (simulate(f"{work} pad={pad}", "a100-sxm4-80gb") for pad in (0, 4))
+    text = _words(before).partition("What bounds it ")[2]
+    lines = [n for n, line in enumerate(source.read_text("utf-8").splitlines(), 1) if "32, :].T" in line]
+    assert len(lines) == 2
+    assert text.startswith("Bank conflicts keep the shared memory of an SM with work busy for ")
+    assert all(f"turned_softmax.py:{line} (50.0 % of that)" in text for line in lines)
+    found = re.search(r"it takes at most ([\d.]+) us less", text)
+    assert found
+    saved = before.time_us - padded.time_us
+    assert 0.85 * float(found[1]) < saved <= float(found[1])
+    assert "in barrier, for others, which spend most of theirs" in text
+    assert "Bank conflicts" not in _words(padded)
+    per_line = {line["place"]: line["conflict_cycles"] for line in before.to_dict()["gpu"]["memory_lines"]}
+    assert sum(per_line.values()) == pytest.approx(before.figures.counters["smem_conflict_cycles"], abs=2)
+
+
+def test_uncoalesced_access_comes_first_with_its_lines_and_sectors() -> None:
+    """A warp reads and writes a column of 32 rows: 32 sectors a request, of which it uses 4 of 32 bytes each."""
+    source = PROGRAMS / "columns.py"
+    text, rows = (
+        _words(simulate(f"{source}:columns n=2048 turned={turned}", "a100-sxm4-80gb")).partition("What bounds it ")[2]
+        for turned in (1, 0)
+    )
+    places = [n for n, line in enumerate(source.read_text("utf-8").splitlines(), 1) if "c:1]" in line]
+    assert text.startswith(
+        f"Access of global memory is not coalesced, at columns.py:{places[0]} and columns.py:{places[1]}: "
+        "32.0 sectors a request, 87.5 % of whose bytes (28.00 MiB) nobody asked for."
+    )
+    assert "coalesced" not in rows

@@ -62,6 +62,18 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """A line of a program that meets bank conflicts, or uses a part of the sectors that it asks for. place: file and
+    line. conflict_cycles: of shared memory, summed over SMs. requests: warp instructions on global memory."""
+
+    place: str
+    conflict_cycles: int = 0
+    requests: int = 0
+    sector_bytes: int = 0
+    used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GpuLaunch:
     """What only a launch on a GPU has."""
 
@@ -76,6 +88,10 @@ class GpuLaunch:
     """Cycles that an SM, in the mean of those that had work, waits for the end."""
     source: Sequence[SourceLine] = ()
     """Of compiled kernels, the line that took most of its warps' time first."""
+    sms: int = 0
+    """SMs that had work."""
+    memory: Sequence[MemoryLine] = ()
+    """Lines with bank conflicts or uncoalesced access."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,6 @@ SURE = 0.76
 """A memory that is busy for this share of the time that kernels run, launches apart, moves the run: what is left may be
 latency that no bandwidth shortens."""
 
-UNTOUCHED = 0.1
-"""A unit that is busy for a smaller share of the time takes less than 2 % off when it gets a tenth faster."""
-
 NAMES = {
     "clock.boost": "a faster clock",
     "power.limit": "a higher power limit",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.app.families.gpu import report
-from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, Occupancy, SourceLine
+from sim.app.report.record import GpuLaunch, KernelRecord, MachineFigures, MemoryLine, Occupancy, SourceLine
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.own_loop import OwnLoopKernel
+from sim.gpu.lower.access import access_lines
 from sim.host.model import Copy
 from sim.memory.counters import MemoryCounter
 
@@ -19,6 +21,10 @@ SECTOR_BYTES = 32
 
 _PIPES = {"tensor": "tensor_ticks", "fma": "fma_ticks", "alu": "alu_ticks", "half": "half_ticks", "mufu": "mufu_ticks"}
 """Counter of the time of each pipe of a sub-core."""
+
+
+_SHARED_STATES = ("short_scoreboard", "mio_throttle")
+"""States in which warps wait for shared memory."""
 
 
 def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
@@ -81,7 +87,9 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
             waves_milli=1000 * kernel.ctas // resident,
             tail_cycles=int(idle.max(initial=0)) // TICKS_PER_CYCLE,
             tail_idle_cycles=int(idle.sum()) // (TICKS_PER_CYCLE * max(1, len(idle))),
-            source=_source_lines(launch),
+            source=(source := _source_lines(launch)),
+            sms=busy_sms,
+            memory=_memory_lines(launch, source, result.counters["shared_conflict_ticks"]),
         ),
         energy_fj=result.energy_fj,
         launch_ps={
@@ -102,6 +110,29 @@ def _source_lines(launch: Launch) -> list[SourceLine]:
         for spent in launch.kernel.source(launch.program)
     ]
     return sorted(lines, key=lambda line: -sum(line.cycles.values()))
+
+
+def _memory_lines(launch: Launch, source: Sequence[SourceLine], conflict_ticks: int) -> list[MemoryLine]:
+    """Lines with bank conflicts, which were counted in all, or with uncoalesced access. Of compiled kernels conflicts
+    are where warps wait for shared memory; no counter tells of their access of global memory."""
+    if isinstance(launch.kernel, OwnLoopKernel):
+        waits = {
+            f"{Path(one.file).name}:{one.line}": sum(map(one.cycles.get, _SHARED_STATES, (0, 0))) for one in source
+        }
+        return [
+            MemoryLine(place, conflict_ticks * spent // sum(waits.values()) // TICKS_PER_CYCLE)
+            for place, spent in waits.items()
+            if spent and conflict_ticks
+        ]
+    found = access_lines(launch.kernel, launch.program)
+    expected = sum(one.conflict_ticks for one in found) or 1
+    return [
+        MemoryLine(
+            *(one.line, one.conflict_ticks * conflict_ticks // expected // TICKS_PER_CYCLE),
+            *(one.requests, one.sector_bytes, one.used_bytes),
+        )
+        for one in found
+    ]
 
 
 def counters(result: KernelResult, spec: GpuSpec) -> dict[str, int]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures, hit_rates, shares, total
 from sim.app.report.record import GpuLaunch, KernelRecord, SourceLine
-from sim.app.report.sections import Section, ghz_text, percent, time_text, words
+from sim.app.report.sections import Section, bytes_text, ghz_text, percent, time_text, words
 from sim.app.report.verdict import (
     MOVES,
     SURE,
-    UNTOUCHED,
     WORTH_A_WORD,
     Claim,
     Sentence,
@@ -36,7 +36,7 @@ STALL_TITLE = "Stall stack (warps: share of warp-cycles; issue: share of issue s
 REMEDIES = {
     "long_scoreboard": "more loads in flight (occupancy, deeper prefetch) or better locality",
     "lg_throttle": "wider loads, or fewer of them",
-    "mio_throttle": "fewer shared-memory instructions (wider accesses, larger register tiles)",
+    "mio_throttle": "fewer wavefronts of shared memory (no bank conflicts, wider accesses, larger register tiles)",
     "short_scoreboard": "more work between a shared-memory load and its use, or fewer bank conflicts",
     "wait": "more independent instructions between dependent ones",
     "barrier": "fewer synchronisations a tile, or more stages",
@@ -50,6 +50,18 @@ REMEDIES = {
 }
 """What moves a warp state; states without an entry are not commented on. `_remedy` knows those that depend on more."""
 
+CAUSE = 0.1
+"""Bank conflicts that take this share of an SM's time, and sectors of which nobody uses this share of what moves, are
+the first thing that a verdict names."""
+
+SIDES = ("read", "write")
+
+_WASTED = 0.5
+"""Access that uses less than the rest of its sectors is not coalesced."""
+
+_PLACES = 3
+"""Lines that a sentence names."""
+
 _SURE_OF_L2 = 0.95
 """As `SURE` of the L2: below that ports and write buffers on the way to it, which are no units of a report, may hold a
 run."""
@@ -62,6 +74,9 @@ _CODE = 60
 
 MEMORY_STATES = ("long_scoreboard", "lg_throttle", "mbarrier", "cp_async", "tma_store", "barrier", "membar")
 """States in which a warp waits for memory, or for warps that do: where a memory bounds a run, that is why."""
+
+MEETINGS = ("barrier", "cluster_barrier")
+"""States in which a warp waits for others of its own kind."""
 
 PIPE_STATES = ("math_pipe_throttle", "gmma")
 """States in which a warp waits for a pipe."""
@@ -85,6 +100,7 @@ def details(figures: Figures) -> dict[str, Any]:
         "counters": dict(figures.counters),
         "throttle_reason": kernel.throttle_reason,
         **({"source": source_dicts(launch)} if launch.source else {}),
+        **({"memory_lines": [asdict(line) for line in launch.memory]} if launch.memory else {}),
     }
 
 
@@ -172,7 +188,55 @@ draw = None
 
 def verdict(report: Report) -> list[Sentence]:
     """What bounds a run, and what else costs time."""
-    return [_bound(report), *_losses(report)]
+    return [*_conflicts(report.figures), *_uncoalesced(report.figures), _bound(report), *_losses(report)]
+
+
+def _conflicts(figures: Figures) -> list[Sentence]:
+    """Bank conflicts that take much of the time of SMs with work, with their lines and what they cost."""
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    lost = kernel.counters.get("smem_conflict_cycles", 0) / max(1, kernel.own.sms) / kernel.cycles
+    if lost < CAUSE or figures.bound == "overhead":
+        return []
+    lines = sorted(kernel.own.memory, key=lambda line: -line.conflict_cycles)
+    whole = sum(line.conflict_cycles for line in lines) or 1
+    most = [line for line in lines[:_PLACES] if line.conflict_cycles >= WORTH_A_WORD * whole]
+    return [
+        Sentence(
+            f"Bank conflicts keep the shared memory of an SM with work busy for {percent(lost)} of the time"
+            f"{_at([(line.place, line.conflict_cycles / whole) for line in most])}: without them it takes at most "
+            f"{time_text(round(lost * kernel.time_ps))} less. Rows of another length (padding), a swizzle or another "
+            "order of threads keep them apart."
+        )
+    ]
+
+
+def _uncoalesced(figures: Figures) -> list[Sentence]:
+    """Access of global memory of which much of each sector is not used, with its lines and what they move."""
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    wide = sorted(
+        (line for line in kernel.own.memory if line.used_bytes <= (1 - _WASTED) * line.sector_bytes),
+        key=lambda line: line.used_bytes - line.sector_bytes,
+    )
+    wasted = sum(line.sector_bytes - line.used_bytes for line in wide)
+    moved = sum(
+        kernel.counters.get(f"l2_{side}_bytes", 0) + kernel.counters.get(f"l1_{side}_bytes", 0) for side in SIDES
+    )
+    if wasted < CAUSE * moved or not wasted or figures.bound in ("overhead", "compute"):
+        return []
+    asked, requests = (sum(getattr(line, name) for line in wide) for name in ("sector_bytes", "requests"))
+    return [
+        Sentence(
+            f"Access of global memory is not coalesced{_at([(line.place, 0.0) for line in wide[:_PLACES]])}: "
+            f"{asked / 32 / max(1, requests):.1f} sectors a request, {percent(wasted / asked)} of whose bytes "
+            f"({bytes_text(wasted)}) nobody asked for. Neighbouring threads should take neighbouring addresses."
+        )
+    ]
+
+
+def _at(places: Sequence[tuple[str, float]]) -> str:
+    """`, at a.py:3 (60.0 %) and a.py:7 (40.0 %)`, shares left out that are 0."""
+    named = [f"{place} ({percent(share)} of that)" if share else place for place, share in places if place]
+    return f", at {' and '.join(named)}" if named else ""
 
 
 def _bound(report: Report) -> Sentence:
@@ -181,7 +245,7 @@ def _bound(report: Report) -> Sentence:
     reached = figures.speed_of_light()
     match figures.bound:
         case "overhead":
-            return _overhead(figures, reached)
+            return _overhead(figures)
         case "power":
             return _power(figures)
         case "dram":
@@ -222,20 +286,14 @@ def _banks_allow_more(figures: Figures) -> bool:
     return bool(shared["bandwidth"] < 4 * shared["banks"])
 
 
-def _overhead(figures: Figures, reached: Mapping[str, float]) -> Sentence:
+def _overhead(figures: Figures) -> Sentence:
     """Launches and the host bound a run."""
     share = percent(figures.overhead_ps / figures.time_ps)
     own = 2 * figures.launch_ps >= figures.overhead_ps
-    running = figures.device_ps / figures.time_ps
-    still = reached.get("dram", 0.0) * running < UNTOUCHED
-    claims: tuple[Claim, ...] = ((moves("launch.kernel", "launch.setup"),) if own else ()) + (
-        (stays("dram.bandwidth"),) if still else ()
-    )
     return Sentence(
         f"Launch and host take {time_text(figures.overhead_ps)} ({share} of the time): fewer or larger kernels, a "
-        f"graph, or fusion would move it; {'more memory bandwidth would not, and ' if still else ''}"
-        f"{faster_chip(figures)}",
-        claims,
+        f"graph, or fusion would move it; {faster_chip(figures)}",
+        (moves("launch.kernel", "launch.setup"),) if own else (),
     )
 
 
@@ -314,6 +372,11 @@ def _waiting(figures: Figures) -> list[Sentence]:
     if share < WORTH_A_WORD:
         return []
     spent = f"Warps spend {percent(share)} of their cycles in {words(state)}"
+    others = {other: part for other, part in waiting.items() if other not in MEETINGS}
+    if state in MEETINGS and others:
+        # Who waits there waits for warps that do something else.
+        state = max(others, key=lambda name: others[name])
+        spent += f", for others, which spend most of theirs ({percent(others[state] / (1 - share))}) in {words(state)}"
     if state in MEMORY_STATES and figures.bound in ("dram", "l2", "pcie", "power"):
         return [Sentence(f"{spent}: they wait for what bounds it.")]
     return [Sentence(f"{spent}; it moves with {_remedy(figures, state)}.")]
