@@ -14,6 +14,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.language import GlobalTensor
 from sim.gpu.sass.cubin import CompiledKernel, read_compiled
+from sim.gpu.sass.followed import with_values
 from sim.gpu.sass.kernel import Pointer, SassLaunchProgram, TensorMap, Value, sass_program
 from workloads.compiled_arguments import Argument, ArrayArgument, Dimensions, read_argument, read_dimensions
 from workloads.written import CUBIN, WORD, OwnProgram, ProgramFile, function_of, sources_sha256, told
@@ -49,6 +50,7 @@ class CubinKernel(ProgramFile):
         shared = self.shared_bytes + compiled.shared_bytes
         program = launched(compiled, self.grid, self.block, self.arguments, shared, "cubin", cluster=self.cluster)
         _check_given(compiled, len(self.arguments))
+        program = with_values(program, machine)
         return OwnProgram(str(self), replace(program, expected=expected_of(self.oracle)))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.near import hint
 from sim.gpu.sass.cubin import CompiledKernel, disassemble, kernel_of
+from sim.gpu.sass.followed import with_values
 from workloads.compiled import expected_of, launch_sha256, launched, pairs_of, short
 from workloads.compiled_arguments import Argument, ArrayArgument, Dimensions, read_argument, read_constant, read_grid
 from workloads.triton_reference import Interpreted, interpreted
@@ -90,7 +91,8 @@ class TritonLaunch(ProgramFile):
             constants=dict(asked.constants), expanded=True, cluster=(self.num_ctas, 1, 1), boxes=made.boxes,
         )  # fmt: skip
         expected = expected_of(self.oracle) or partial(_interpreted, asked, kernel)
-        notes = _alignment_notes(kernel, asked, machine, made.compiled)
+        program = with_values(program, machine)
+        notes = (*program.notes, *_alignment_notes(kernel, asked, machine, made.compiled))
         return OwnProgram(str(self), replace(program, expected=expected, notes=notes))
 
     def _grid(self) -> Dimensions:

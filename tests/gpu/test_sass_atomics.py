@@ -118,7 +118,7 @@ def test_sums_of_floating_point_numbers_and_of_64_bits() -> None:
     found, _ = values((*PLACE, "MOV R4, 0x2", "MOV R5, 0x1", "REDG.E.ADD.64.STRONG.GPU [R2.64], R4"), long)
     assert found[0] == 2**40 + 32 * (2**32 + 2)
     with pytest.raises(InputError, match=r"line 7.*its values are not computed"):
-        values((*PLACE, "RED.E.ADD.BF16_V2.RN.STRONG.GPU [R2.64], R4"), numbers)
+        values((*PLACE, "RED.E.MIN.F16x2.RN.STRONG.GPU [R2.64], R4"), numbers)
 
 
 # ---- shared memory

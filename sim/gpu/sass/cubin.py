@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from arch import reading
 from arch.errors import InputError
@@ -27,6 +28,9 @@ _CONSTANTS = re.compile(r"c\[0x0\]\[([^\]]+)\]")
 _PLAIN = re.compile(r"RZ|0x[0-9a-f]+")
 _LARGEST_IN_REGISTERS = 16
 """Bytes of a parameter that code reads as a number, and not by its address."""
+_BANK = re.compile(r"c\[(0x[0-9a-f]+)\]")
+_NO_BITS = 8
+_VARIABLES_ALIGNED = 256
 _HEADER = "// tilewave: "
 _FORMATS_IN_PLACE = {1: "none", 2: "byte", 3: "half"}
 _PARAMETER, _PARAMETER_BANK, _REGISTERS, _CLUSTER = 0x17, 0x0A, 0x2F, 0x3D
@@ -36,7 +40,9 @@ _PARAMETER, _PARAMETER_BANK, _REGISTERS, _CLUSTER = 0x17, 0x0A, 0x2F, 0x3D
 class CompiledKernel:
     """A kernel as a compiler left it. sm: compute capability, 80 for 8.0. parameters: offset and size in bytes of each,
     from the first one's place in the constant bank, `bank_bytes`. shared_bytes: what it declares itself. function: its
-    instructions. cluster: CTAs of a cluster that it asks for, None where the launch says it."""
+    instructions. cluster: CTAs of a cluster that it asks for, None where the launch says it. constants: of other banks
+    that the code names, by number, in hexadecimal. variables: what the cubin's variables in device memory hold, all of
+    them side by side, likewise. pointers: places in bank 4 that hold the address of one, with its place among them."""
 
     name: str
     sm: int
@@ -46,6 +52,9 @@ class CompiledKernel:
     parameters: tuple[tuple[int, int], ...]
     function: Function
     cluster: tuple[int, int, int] | None = None
+    constants: tuple[tuple[int, str], ...] = ()
+    variables: str = ""
+    pointers: tuple[tuple[int, int], ...] = ()
 
     def reads_parameter(self, number: int) -> bool:
         """Whether its code may read a parameter. Of constants whose address is computed, and of code that takes the
@@ -64,7 +73,7 @@ class CompiledKernel:
 
     def written(self, disassembly: str) -> str:
         """As a text file that `read_compiled` reads without tools."""
-        facts = {k: v for k, v in asdict(self).items() if k != "function" and v is not None}
+        facts = {k: v for k, v in asdict(self).items() if k != "function" and v not in (None, (), "")}
         lines = (re.sub(r"[ \t]+", " ", line) for line in disassembly.splitlines())
         return "\n".join([f"{_HEADER}{json.dumps(facts)}", *lines, ""])
 
@@ -82,7 +91,8 @@ def read_compiled(path: str, kernel: str = "") -> CompiledKernel:
         raise InputError(f"--cubin {path}: is no cubin (an ELF file), nor a disassembly that tilewave wrote")
     header, _, body = text.partition("\n")
     facts = json.loads(header.removeprefix(_HEADER))
-    facts["parameters"] = tuple(tuple(one) for one in facts["parameters"])
+    for name in ("parameters", "constants", "pointers"):
+        facts[name] = tuple(tuple(one) for one in facts.get(name, ()))
     facts["cluster"] = tuple(facts["cluster"]) if facts.get("cluster") else None
     return CompiledKernel(**facts, function=_chosen(read_functions(body), kernel or facts["name"], path))
 
@@ -114,7 +124,39 @@ def kernel_of(cubin: bytes, disassembly: str, kernel: str, path: str) -> Compile
         parameters=tuple((offset, size) for _, offset, size in parameters),
         function=function,
         cluster=clusters[0] if clusters else None,
+        **_data(cubin, sections, function),
     )
+
+
+def _data(cubin: bytes, sections: dict[str, bytes], function: Function) -> dict[str, Any]:
+    """Banks of constants and variables that the code of a kernel names."""
+    text = " ".join(operand for one in function.instructions for operand in one.operands)
+    banks = {int(bank, 16) for bank in _BANK.findall(text)} - {0}
+    own = {bank: sections.get(f".nv.constant{bank}.{function.name}", b"") for bank in banks}
+    found = {bank: own[bank] or sections.get(f".nv.constant{bank}", b"") for bank in banks}
+    constants = tuple((bank, content.hex()) for bank, content in sorted(found.items()))
+    if 4 not in banks:
+        return {"constants": constants}
+    headers = list(_headers(cubin))
+    first: dict[int, int] = {}
+    variables = b""
+    for number, (name, kind, offset, size) in enumerate(headers):
+        if name in (".nv.global.init", ".nv.global"):
+            variables += bytes(-len(variables) % _VARIABLES_ALIGNED)
+            first[number] = len(variables)
+            variables += bytes(size) if kind == _NO_BITS else cubin[offset : offset + size]
+    symbols, pointers = sections.get(".symtab", b""), []
+    for name, width in ((".rel.nv.constant4", 16), (".rela.nv.constant4", 24)):
+        relocations = sections.get(name, b"")
+        for at in range(0, len(relocations), width):
+            place, info = struct.unpack_from("<QQ", relocations, at)
+            added = struct.unpack_from("<q", relocations, at + 16)[0] if width == 24 else 0
+            section, value = (
+                struct.unpack_from(f, symbols, 24 * (info >> 32) + o)[0] for f, o in (("<H", 6), ("<Q", 8))
+            )
+            if section in first:
+                pointers.append((place, first[section] + value + added))
+    return {"constants": constants, "variables": variables.hex(), "pointers": tuple(sorted(pointers))}
 
 
 def _parameter_size(value: bytes) -> int:

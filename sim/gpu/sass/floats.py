@@ -29,6 +29,15 @@ def of_bf16(bits: Bits16) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def towards_zero(value: NDArray[np.float32], brain: bool) -> NDArray[np.float32]:
+    """Numbers of fp32 as fp16 or bf16 have them that is not beyond."""
+    if brain:
+        return (value.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    near = value.astype(np.float16)
+    beyond = np.abs(near.astype(np.float32)) > np.abs(value)
+    return np.where(beyond, np.nextafter(near, np.float16(0)), near).astype(np.float32)
+
+
 @cache
 def _values(name: str) -> NDArray[np.float32]:
     """The numbers of a format of 8 bits by their bits (OCP 8-bit Floating Point Specification 1.0)."""
@@ -60,8 +69,18 @@ def fp8(value: NDArray[Any], name: str) -> Bits8:
 
 
 def numbers(data: Bits8, name: str) -> NDArray[np.float32]:
-    """Numbers of a format (fp16, bf16, fp8, fp8_e5m2) from their bytes, of which the last axis has all of a row."""
+    """Numbers of a format from their bytes, of which the last axis has all of a row: fp16, bf16, fp8, fp8_e5m2, tf32,
+    int8, uint8, int4, uint4, or single bits."""
     if name in NAMES.values():
         return of_fp8(data, name)
+    if name in ("int8", "uint8"):
+        return np.ascontiguousarray(data).view(name).astype(np.float32)
+    if name in ("int4", "uint4"):
+        nibbles = np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1).astype(np.float32)
+        return np.where((nibbles > 7) & (name == "int4"), nibbles - 16, nibbles).astype(np.float32)
+    if name == "bits":
+        return np.unpackbits(data, axis=-1, bitorder="little").astype(np.float32)
+    if name == "tf32":  # of fp32 the tensor core reads the upper 19 bits
+        return (np.ascontiguousarray(data).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     halves = np.ascontiguousarray(data).view(np.uint16)
     return of_bf16(halves) if name == "bf16" else halves.view(np.float16).astype(np.float32)

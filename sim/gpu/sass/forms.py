@@ -23,13 +23,18 @@ BULK = (Unit.UBLKCP, Unit.UBLKRED)
 STORES = (Unit.STS, Unit.STSM, Unit.STG, Unit.RED, Unit.ST, Unit.STAS, Unit.REDAS)
 CLUSTER = (Unit.CLUSTER_ARRIVE, Unit.CLUSTER_WAIT)
 CONTROL = (
-    Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE, Unit.CALL, *CLUSTER,
+    Unit.BRANCH, Unit.JUMP, Unit.BSSY, Unit.BSYNC, Unit.BREAK, Unit.WARPSYNC, Unit.EXIT, Unit.BARRIER, Unit.ARRIVE,
+    Unit.CALL, *CLUSTER,
 )  # fmt: skip
 ASYNCHRONOUS = (*TMA, *BULK, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
 DOUBLES = ("DADD", "DMUL", "DFMA", "DSETP")
 """Whose operands are pairs of registers, as those of fp64 are."""
+
+CONVERSIONS = ("F2I", "I2F", "F2F", "FRND")
+_WIDE = ("F64", "S64", "U64")
+_FORMATS = (*_WIDE, "F32", "F16", "BF16", "S32", "U32", "S16", "U16", "S8", "U8")
 
 # Names of what an instruction reads and writes: bits of a set.
 _UNIFORM_BASE, _PREDICATE_BASE, _UNIFORM_PREDICATE_BASE = 256, 320, 328
@@ -59,6 +64,8 @@ class Form:
         for part in self.parts[1:]:
             if part in ("128", "64"):
                 return int(part) // 8
+            if part in _WIDE:
+                return 8
             if part in ("U8", "S8", "U16", "S16"):
                 return int(part[1:]) // 8
         return 4
@@ -81,8 +88,12 @@ class Form:
             return self.matrices
         if parts[0] == "DMMA":
             return 8 if parts[1] == "16x8x8" else 4
-        if parts[0] in ("HMMA", "IMMA"):
-            return 2 if parts[2] == "F16" else 4
+        if parts[0] in ("HMMA", "IMMA", "BMMA"):
+            return 2 if parts[2] == "F16" or parts[1].startswith("88") else 4
+        if parts[0] in CONVERSIONS:
+            return 2 if self._converted[0] in _WIDE else 1
+        if parts[0] == "MATCH":
+            return 1
         if parts[0] == "CS2R":
             return 1 if "32" in parts else 2
         wide = "WIDE" in parts or "64" in parts[1:] or parts[0] in DOUBLES
@@ -142,8 +153,15 @@ class Form:
                 found |= _bits(operand, 1)
         return found
 
+    @property
+    def asks_lanes(self) -> bool:
+        """Whether a branch is taken by whether the lanes of the warp run together."""
+        return self.opcode.unit is Unit.BRANCH and ("CONV" in self.parts or "DIV" in self.parts)
+
     def control_reads(self) -> int:
         """What has to be known to say what it does: who takes part, and where."""
+        if self.asks_lanes:
+            return 0
         found = self.address_reads()
         if self.guard:
             found |= _bits(self.guard, 1)
@@ -152,6 +170,8 @@ class Form:
         if self.opcode.unit is Unit.SYNCS:
             for operand in self.sources:
                 found |= _bits(operand, self.access_bytes // 4)
+        if self.opcode.unit is Unit.JUMP:
+            found |= _bits(self.sources[0], 1)
         return found
 
     def writes(self) -> int:
@@ -166,8 +186,29 @@ class Form:
         return found
 
     @property
+    def _converted(self) -> tuple[str, str]:
+        """Formats of a conversion's result and of what it reads."""
+        name, *rest = self.parts
+        kinds = [part for part in rest if part in _FORMATS]
+        result, given = {"F2I": ("S32", "F32"), "I2F": ("F32", "S32")}.get(name, ("F32", "F32"))
+        for kind in kinds:
+            of_integer = kind[0] in "SU"
+            if name == "F2F":
+                result, given = kinds[0], kinds[-1]
+            elif name == "FRND":
+                result = given = kind
+            elif of_integer == (name == "F2I"):
+                result = kind
+            else:
+                given = kind
+        return result, given
+
+    @property
     def _wide_source(self) -> Operand | None:
         """The source that is a pair of registers by the opcode's meaning."""
+        if (self.parts[0] in CONVERSIONS and self._converted[1] in _WIDE) or self.parts[0] == "MATCH":
+            wide = self.parts[0] in CONVERSIONS or "U64" in self.parts
+            return self.sources[0] if wide else None
         if self.opcode.meaning in (Meaning.IMAD_WIDE, Meaning.IMAD_HI) and len(self.sources) == 3:
             return self.sources[2]
         return None
@@ -179,6 +220,10 @@ class Form:
 
 def _bits(operand: Operand, words: int) -> int:
     mask = (1 << words) - 1
+    if operand.kind is Kind.CONSTANT:  # the registers that its place depends on
+        return (1 << operand.index if operand.index >= 0 else 0) | (
+            1 << (_UNIFORM_BASE + operand.uniform) if operand.uniform >= 0 else 0
+        )
     if operand.kind is Kind.REGISTER and operand.index >= 0:
         return mask << operand.index
     if operand.kind is Kind.UNIFORM and operand.index >= 0:

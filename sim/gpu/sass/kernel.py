@@ -25,11 +25,12 @@ from sim.gpu.sass.forms import CLUSTER
 from sim.gpu.sass.listing import listing
 from sim.gpu.sass.livelock import Watch
 from sim.gpu.sass.loop import advance
-from sim.gpu.sass.lower import lower
+from sim.gpu.sass.lower import Lowered, lower
 from sim.gpu.sass.opcodes import opcode_of
 from sim.gpu.sass.tables import (
     LANES,
     LOCAL_BYTES,
+    LOCAL_WINDOW,
     PATTERNS,
     WAITING,
     WINDOW,
@@ -55,12 +56,15 @@ _WINDOW_AT = 0x18  # before Hopper: the generic address of shared memory
 _POINTER_AT = 0x198  # of Hopper: the generic address of the parameters
 _CLUSTER_AT = 0x140  # of Hopper: 1 for a launch of clusters; what `%cluster_nctaid` and its like are made of
 _CLUSTER_SIZE_AT = 0x188
+_LOCAL_WINDOW_AT = 0x20  # the generic address of local memory
 _PARAMETERS_ADDRESS = 1 << 40
 _MBARRIERS = 64
 _BARRIERS = 16
 _FIRST_ADDRESS = 1 << 21
 _LOCAL_ADDRESS = 1 << 37
 _GAP_BYTES = 1 << 20  # between arrays, at least
+VARIABLES = "device variables"
+"""The array that holds the variables of a cubin in device memory."""
 _GIVE = "whose content is not known; give it as NAME=dtype[shape]:FILE.npy"
 
 
@@ -118,9 +122,21 @@ class SassKernel(OwnLoopKernel):
 
     def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> SassProgram:
         """Lowers the code for these addresses, and makes what warps hold."""
-        _check_machine(self.compiled, spec)
-        lowered = lower(self.compiled.function, self.bank(addresses), spec, data=bool(self.contents))
+        self.check_machine(spec)
+        lowered = self.lowered(addresses, spec)
         return self.tables_of(p, addresses, spec, lowered.code, len(lowered.registers) or 1)
+
+    def check_machine(self, spec: GpuSpec) -> None:
+        """InputError for code of another generation than the machine's."""
+        major, _, minor = str(spec.compute_capability).partition(".")
+        machine, compiled = 10 * int(major) + int(minor or 0), self.compiled
+        if compiled.sm // 10 != machine // 10 or compiled.sm > machine:
+            raise InputError(f"kernel {compiled.name} is compiled for sm_{compiled.sm}; {spec.name} is sm_{machine}")
+
+    def lowered(self, addresses: Mapping[str, int], spec: GpuSpec) -> Lowered:
+        """Its code for these addresses. ValuesError where addresses or branches depend on what is not computed."""
+        others = self.constants(addresses)
+        return lower(self.compiled.function, self.bank(addresses), spec, data=bool(self.contents), others=others)
 
     def tables_of(
         self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec, code: np.ndarray, registers: int
@@ -136,8 +152,12 @@ class SassKernel(OwnLoopKernel):
         lowered = filled(code.shape, np.int64, 0)
         lowered[:] = code
         floats = np.zeros(4, dtype=np.float32)
-        data = np.concatenate([np.zeros(1, dtype=np.uint8), *(_bytes(one) for one in self.contents.values())])
-        places = dict(zip(self.contents, np.cumsum([1, *(one.nbytes for one in self.contents.values())]), strict=False))
+        banks = {0: self.bank(addresses), **self.constants(addresses)} if self.compiled.bank_bytes else {}
+        constants = np.frombuffer(b"".join(banks[number] for number in sorted(banks)), dtype=np.uint8)
+        contents = [_bytes(one) for one in self.contents.values()]
+        data = np.concatenate([np.zeros(1, dtype=np.uint8), *contents, constants])
+        sizes = [1, *(one.nbytes for one in self.contents.values())]
+        places = dict(zip(self.contents, np.cumsum(sizes), strict=False))
         ranges = [(addresses[n], addresses[n] + size, places.get(n, -1)) for n, size in self.arrays] or [(0, 0, -1)]
         return SassProgram(
             code=lowered,
@@ -145,7 +165,7 @@ class SassKernel(OwnLoopKernel):
             barrier_arrivals=np.ones(self._mbarriers, dtype=np.int64),
             mbarriers=np.full(self._mbarriers, -1, dtype=np.int64),
             maps=self.maps(addresses),
-            launch=self._launch(warps, p, spec),
+            launch=self._launch(warps, p, spec, len(data) - len(constants)),
             ranges=np.array(ranges, dtype=np.int64),
             data=data,
             registers=filled((warps, registers, LANES), np.uint32, 0),
@@ -180,13 +200,13 @@ class SassKernel(OwnLoopKernel):
         """The loop of compiled kernels."""
         return advance
 
-    def _launch(self, warps: int, p: np.ndarray, spec: GpuSpec) -> np.ndarray:
+    def _launch(self, warps: int, p: np.ndarray, spec: GpuSpec, constants: int) -> np.ndarray:
         launch = np.zeros(Launched.WIDTH, dtype=np.int64)
         launch[: Launched.THREADS] = self.block
         launch[Launched.THREADS] = self.block[0] * self.block[1] * self.block[2]
         launch[Launched.SHARED_BEGIN], launch[Launched.SHARED_END] = self.shared_range
         launch[Launched.BANKS] = spec.shared.banks
-        launch[Launched.LOCAL_BEGIN] = _LOCAL_ADDRESS
+        launch[Launched.LOCAL_BEGIN], launch[Launched.CONSTANTS] = _LOCAL_ADDRESS, constants
         launch[Launched.FIRST_SUB_CORE] = warps + 3 * p[Chip.SMS]
         launch[Launched.WGMMA_IN_FLIGHT] = spec.sm.wgmma_in_flight or 0
         return launch
@@ -204,6 +224,7 @@ class SassKernel(OwnLoopKernel):
         bank = bytearray(compiled.bank_bytes + end)
         struct.pack_into("<III", bank, _BLOCK_AT, *self.block)
         struct.pack_into("<III", bank, _GRID_AT, *self.grid)
+        struct.pack_into("<Q", bank, _LOCAL_WINDOW_AT, LOCAL_WINDOW << 32)
         struct.pack_into("<I", bank, _STACK_AT, LOCAL_BYTES)
         if compiled.sm < HOPPER:
             struct.pack_into("<Q", bank, _WINDOW_AT, WINDOW << 32)
@@ -224,6 +245,13 @@ class SassKernel(OwnLoopKernel):
         if compiled.sm >= HOPPER and len(bank) >= _POINTER_AT + 8:
             struct.pack_into("<Q", bank, _POINTER_AT, _PARAMETERS_ADDRESS)
         return bytes(bank)
+
+    def constants(self, addresses: Mapping[str, int]) -> dict[int, bytes]:
+        """The other banks of constants by number, with the addresses of the cubin's variables in them."""
+        found = {number: bytearray.fromhex(content) for number, content in self.compiled.constants}
+        for place, offset in self.compiled.pointers:
+            struct.pack_into("<Q", found[4], place, addresses[VARIABLES] + offset)
+        return {number: bytes(content) for number, content in found.items()}
 
     def maps(self, addresses: Mapping[str, int]) -> np.ndarray:
         """The table of tensor maps."""
@@ -255,8 +283,11 @@ class SassKernel(OwnLoopKernel):
 
     def listing(self, addresses: Mapping[str, int], spec: GpuSpec) -> list[str]:
         """Each instruction with its control word and what it takes."""
-        _check_machine(self.compiled, spec)
-        return listing(self.compiled, lower(self.compiled.function, self.bank(addresses), spec, data=True))
+        self.check_machine(spec)
+        others = self.constants(addresses)
+        return listing(
+            self.compiled, lower(self.compiled.function, self.bank(addresses), spec, data=True, others=others)
+        )
 
     # ---- what goes wrong
 
@@ -387,15 +418,6 @@ def _cluster(
     return cluster
 
 
-def _check_machine(compiled: CompiledKernel, spec: GpuSpec) -> None:
-    """InputError for code of another generation than the machine's."""
-    major, _, minor = str(spec.compute_capability).partition(".")
-    machine = 10 * int(major) + int(minor or 0)
-    fits = compiled.sm // 10 == machine // 10 and compiled.sm <= machine
-    if not fits:
-        raise InputError(f"kernel {compiled.name} is compiled for sm_{compiled.sm}; {spec.name} is sm_{machine}")
-
-
 def sass_program(
     compiled: CompiledKernel,
     grid: tuple[int, int, int],
@@ -412,6 +434,11 @@ def sass_program(
     or branches depend on. cluster: CTAs of a cluster, those that the kernel asks for where it is left out."""
     threads = block[0] * block[1] * block[2]
     warps = -(-threads // LANES)
+    contents = dict(contents or {})
+    if compiled.pointers:
+        content = np.frombuffer(bytes.fromhex(compiled.variables), dtype=np.int8)
+        arrays = (*arrays, GlobalTensor(VARIABLES, content.shape, "int8", (1,)))
+        contents[VARIABLES] = content
     kernel = SassKernel(
         name=compiled.name,
         grid=grid,
@@ -425,6 +452,6 @@ def sass_program(
         block=block,
         values=values,
         arrays=tuple((array.name, array.size_bytes) for array in arrays),
-        contents=contents or {},
+        contents=contents,
     )
     return SassLaunchProgram(compiled.name, arrays, (kernel,), schedule)

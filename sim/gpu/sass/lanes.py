@@ -110,6 +110,8 @@ def compute(p, x, st, w, row, mask):
         low = mask & -mask
     elif meaning == Meaning.QSPC:
         low = _space(p, x, st, w, row)
+    elif meaning == Meaning.LOOKUP:
+        wide = _look_up(x, w, row, n)
     elif meaning >= Meaning.P2R:
         _pack(x, w, row, meaning, mask)
     else:
@@ -117,6 +119,23 @@ def compute(p, x, st, w, row, mask):
     _write(x, w, row, mask, n, wide)
     write_predicate(x, w, code[row, Cell.PREDICATE0], low, mask, n)
     write_predicate(x, w, code[row, Cell.PREDICATE1], high, mask, n)
+
+
+@inner
+def _look_up(x, w, row, n):
+    """LDC of a place that a register says: words of a bank of constants; whether two are written."""
+    fetch(x, w, row, Cell.A, 0, n)
+    wide = x.code[row, Cell.MODE] & Mode.WIDE != 0
+    first, end = x.launch[Launched.CONSTANTS] + x.code[row, Cell.OFFSET], x.code[row, Cell.COUNT]
+    for lane in range(n):
+        place = (x.operands[0, lane] & _WORD ^ _SIGN) - _SIGN + x.code[row, Cell.OPERATION]
+        for k in range(2 if wide else 1):
+            word, at = 0, place + 4 * k
+            if at >= 0 and at + 4 <= end:
+                for byte in range(4):
+                    word |= int(x.data[first + at + byte]) << (8 * byte)
+            x.operands[_LOW + k, lane] = word
+    return wide
 
 
 @inner
@@ -522,6 +541,12 @@ def _special(p, x, st, w, row, n):
     elif which == Special.LANEID:
         for lane in range(n):
             operands[_LOW, lane] = lane
+    elif which >= Special.EQ_MASK:  # of lanes with the same number, lower ones, or the others
+        for lane in range(n):
+            bit = 1 << lane
+            lower = bit - 1 if which >= Special.LT_MASK else bit
+            lower |= bit if which == Special.LE_MASK or which == Special.GT_MASK else 0
+            operands[_LOW, lane] = lower if which <= Special.LE_MASK else lower ^ ALL_LANES
     elif which != Special.ZERO:
         value = st.ctas[slot, Cta.RANK]
         if which == Special.CTAID_X:

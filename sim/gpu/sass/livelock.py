@@ -1,7 +1,7 @@
 """Loops that never end: a warp whose registers are again what they were can only go round for ever.
 
-That holds where nothing else decides how it goes on: what device memory holds does not change while a kernel runs, and
-kernels that ask mbarriers, whose answer changes with time, are not judged.
+That holds where nothing else decides how it goes on: what device memory holds does not change while a kernel runs but
+by atomics. Kernels that ask these or mbarriers, whose answers change with time, are not judged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from sim.gpu.sass.kernel import SassKernel
 
 
+_CHANGES = ("SYNCS", "ATOMG", "ATOM.")
+
+
 class Watch:
     """Looks at the warps of the first CTA that has not ended, from time to time. One that loops for ever is in the end
     the first."""
 
     def __init__(self, kernel: SassKernel) -> None:
         self.kernel = kernel
-        self.judges = not any(one.opcode.startswith("SYNCS") for one in kernel.compiled.function.instructions)
+        self.judges = not any(one.opcode.startswith(_CHANGES) for one in kernel.compiled.function.instructions)
         self.cta: tuple[int, ...] = ()
         self.seen: list[set[int]] = []
         self.latest: list[int] = []

@@ -81,11 +81,14 @@ _GENERIC_UNITS = 1 << Unit.LD | 1 << Unit.ST | 1 << Unit.ATOM
 _CLUSTER_UNITS = 1 << Unit.STAS | 1 << Unit.REDAS
 _BULK_UNITS = 1 << Unit.UBLKCP | 1 << Unit.UBLKRED
 _TMA_UNITS = 1 << Unit.UTMALDG | 1 << Unit.UTMASTG | 1 << Unit.UTMAREDG | _BULK_UNITS
-_FLOW_UNITS = 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.EXIT | 1 << Unit.WARPSYNC
+_FLOW_UNITS = (
+    1 << Unit.BRANCH | 1 << Unit.JUMP | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.BREAK | 1 << Unit.EXIT
+    | 1 << Unit.WARPSYNC
+)  # fmt: skip
 _OWN_UNITS = (
     1 << Unit.MATH | 1 << Unit.UNIFORM | 1 << Unit.SPECIAL | 1 << Unit.SHUFFLE | 1 << Unit.NOTE
-    | 1 << Unit.BRANCH | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.WARPSYNC | 1 << Unit.COMMIT
-    | 1 << Unit.GWAIT
+    | 1 << Unit.BRANCH | 1 << Unit.JUMP | 1 << Unit.BSSY | 1 << Unit.BSYNC | 1 << Unit.BREAK | 1 << Unit.WARPSYNC
+    | 1 << Unit.COMMIT | 1 << Unit.GWAIT
 )  # fmt: skip
 """Whose instructions neither change nor read what other sub-cores do."""
 

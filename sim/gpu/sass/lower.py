@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,10 @@ from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
 from sim.gpu.engine.l1 import AS_ASKED, fills
 from sim.gpu.sass.forms import ATOMICS, BULK, CLUSTER_MEMORY, GENERIC, MEMORY, STORES, TMA, Form, form_of
-from sim.gpu.sass.needed import needed, target_of
+from sim.gpu.sass.needed import ValuesError, changes_content, needed, rare_ways, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
-from sim.gpu.sass.tables import ASKED, Atomic, Bulk, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit
-from sim.gpu.sass.text import Function
+from sim.gpu.sass.tables import ASKED, Atomic, Bulk, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit, Way
+from sim.gpu.sass.text import INSTRUCTION_BYTES, Function
 from sim.gpu.sass.text import Instruction as SassInstruction
 
 FIGURES = (
@@ -56,6 +56,7 @@ _SPECIALS = {
     "SR_CgaCtaId": Special.RANK,
     "SR_SWINHI": Special.WINDOW,
     "SRZ": Special.ZERO,
+    **{f"SR_{name}MASK": Special[f"{name}_MASK"] for name in ("EQ", "LT", "LE", "GT", "GE")},
 }
 _FETCHES = {"LTC64B": fills(64), "LTC128B": fills(128), "LTC256B": fills(128)}
 """Prefetch sizes of loads. Of 256 B the line that is asked for, not its neighbour."""
@@ -79,6 +80,9 @@ _BULK: dict[tuple[str, ...], Bulk] = {
     ("S", "S"): Bulk.IN_CLUSTER,
 }
 """Of UBLKCP and UBLKRED: to what and from what."""
+_FLOW = (Unit.BRANCH, Unit.JUMP, Unit.CALL, Unit.BSSY, Unit.BSYNC, Unit.BREAK, Unit.WARPSYNC, Unit.EXIT)
+_OTHER_FORMATS = ("F64", "F16", "BF16", "S64", "U64", "S16", "U16", "S8", "U8")
+_NONE: Mapping[int, bytes] = {}
 _WGMMA_FORMATS = {"HGMMA": "fp16", "QGMMA": "fp8", "IGMMA": "int8"}
 
 
@@ -90,20 +94,54 @@ class Lowered:
     registers: tuple[int, ...]
 
 
-def lower(function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False) -> Lowered:
+def lower(
+    function: Function, bank: bytes, spec: GpuSpec, *, data: bool = False, others: Mapping[int, bytes] = _NONE
+) -> Lowered:
     """Tables of a kernel. bank: the constant bank of the launch: its dimensions and parameters. data: contents of
-    arrays are given.
+    arrays are given. others: the other banks of constants, by number.
 
-    Raises InputError for an opcode that is not known, and for what the machine does not have.
+    Raises InputError for an opcode that is not known, and for what the machine does not have; ValuesError where
+    addresses or branches depend on what is not computed. Where they depend on numbers that decide whether a division or
+    a root takes its rare way, these are taken to be ordinary.
     """
     forms = [form_of(instruction) for instruction in function.instructions]
-    computed = needed(forms, function, data=data)
-    rows = [
-        _Row(form, bank, spec, target_of(form, function)).cells(asked)
-        for form, asked in zip(forms, computed, strict=True)
-    ]
+    ordinary = frozenset[int]()
+    try:
+        computed = needed(forms, function, data=data)
+    except ValuesError:
+        ordinary = rare_ways(forms)
+        if not ordinary:
+            raise
+        computed = needed(forms, function, data=data, ordinary=ordinary)
+    banks = {**others, 0: bank}
+    changes = any(changes_content(form, asked) for form, asked in zip(forms, computed, strict=True))
+    made = [_Row(form, banks, spec, target_of(form, function), changes) for form in forms]
+    rows = [row.cells(asked) for row, asked in zip(made, computed, strict=True)]
+    for i in ordinary:
+        made[i].always()
     registers = _renumber(rows)
     return Lowered(np.array(rows, dtype=np.int64), registers)
+
+
+def timed(function: Function, spec: GpuSpec) -> np.ndarray:
+    """Rows of a kernel whose warps follow what has been executed: of the flow of control an issue slot is left."""
+    rows = []
+    for instruction in function.instructions:
+        form = form_of(instruction)
+        row = _Row(form, {}, spec, target_of(form, function)).cells(0)
+        if form.opcode.unit in _FLOW:
+            row[Cell.UNIT] = Unit.NOTE
+        rows.append(row)
+    return np.array(rows, dtype=np.int64)
+
+
+def bank_places(banks: Mapping[int, bytes]) -> dict[int, int]:
+    """Where the banks of constants lie among those of a launch, by number: side by side in their order."""
+    places, at = dict[int, int](), 0
+    for number in sorted(banks):
+        places[number] = at
+        at += len(banks[number])
+    return places
 
 
 def _renumber(rows: list[list[int]]) -> tuple[int, ...]:
@@ -124,7 +162,11 @@ def _renumber(rows: list[list[int]]) -> tuple[int, ...]:
 def _register_cells(row: Sequence[int]) -> list[int]:
     """Columns of a row that name registers of a thread."""
     cells = [int(cell) for cell in (Cell.ADDRESS, Cell.SOURCE) if row[cell] >= 0]
-    if row[Cell.MEANING] != Meaning.NONE or (row[Cell.KEEPS] and row[Cell.UNIT] in ATOMICS):
+    if (
+        row[Cell.MEANING] != Meaning.NONE
+        or row[Cell.UNIT] == Unit.JUMP
+        or (row[Cell.KEEPS] and row[Cell.UNIT] in ATOMICS)
+    ):
         cells += [cell + 1 for cell in (Cell.A, Cell.B, Cell.C) if row[cell] == Source.REGISTER]
     if row[Cell.DST] >= 0 and not row[Cell.UNIFORM] and (row[Cell.MEANING] != Meaning.NONE or row[Cell.KEEPS]):
         cells.append(int(Cell.DST))
@@ -142,14 +184,16 @@ def _words(row: Sequence[int], cell: int) -> int:
 
 def lower_row(instruction: SassInstruction, spec: GpuSpec) -> list[int]:
     """The row of one instruction by itself, that is only timed."""
-    return _Row(form_of(instruction), b"", spec, None).cells(0)
+    return _Row(form_of(instruction), {}, spec, None).cells(0)
 
 
 class _Row:
     """One instruction on its way into the table."""
 
-    def __init__(self, form: Form, bank: bytes, spec: GpuSpec, target: int | None) -> None:
-        self.form, self.bank, self.spec, self.target = form, bank, spec, target
+    def __init__(
+        self, form: Form, banks: Mapping[int, bytes], spec: GpuSpec, target: int | None, changes: bool = False
+    ) -> None:
+        self.form, self.banks, self.spec, self.target, self.changes = form, banks, spec, target, changes
         self.row = [0] * Cell.WIDTH
         self.parts = form.parts
 
@@ -186,10 +230,17 @@ class _Row:
                 self._keep()
             elif computed and form.opcode.unit not in (Unit.SYNCS, *ATOMICS):
                 self._meaning()
+        except ValuesError as error:
+            raise ValuesError(f"{form.instruction.place}: {form.instruction}: {error}") from None
         except InputError as error:
             raise InputError(f"{form.instruction.place}: {form.instruction}: {error}") from None
         self._control()
         return row
+
+    def always(self) -> None:
+        """A branch that is taken, whatever its predicates are."""
+        self._predicate(Cell.GUARD, None)
+        self._predicate(Cell.INPUT0, None)
 
     # ---- what it takes
 
@@ -213,12 +264,20 @@ class _Row:
                 row[Cell.OWN_LATENCY] = cycles_to_ticks(shared.latency_cycles)
         elif opcode.row:
             op, dtype, *shape = opcode.row.split(".")
-            found = self.spec.instruction(op, dtype, shape[0] if shape else "")
-            self._on_pipe(found)
+            self._on_pipe(self._without_tensor_core() or self.spec.instruction(op, dtype, shape[0] if shape else ""))
             row[Cell.READ_LATENCY] = row[Cell.LATENCY]
             if unit is Unit.SHUFFLE:
-                share = cycles_to_ticks(found.interval_cycles) * self.spec.sm.sub_cores
+                share = row[Cell.INTERVAL] * self.spec.sm.sub_cores
                 row[Cell.INTERVAL] = max(share, cycles_to_ticks(self.spec.sm.address_interval_cycles))
+
+    def _without_tensor_core(self) -> Instruction | None:
+        """DMMA where tensor cores do not take fp64: as many DFMA as its products need."""
+        if self.parts[0] != "DMMA" or self.spec.has_instruction(*self.form.opcode.row.split(".")):
+            return None
+        alone = self.spec.instruction("dfma", "fp64")
+        interval = alone.interval_cycles * (32 if self.parts[1] == "16x8x8" else 8)
+        behind = alone.latency_cycles - alone.interval_cycles
+        return alone.model_copy(update={"interval_cycles": interval, "latency_cycles": interval + behind})
 
     def _network(self) -> None:
         """Latency and rate of accesses in a cluster are the network's between its SMs."""
@@ -289,7 +348,7 @@ class _Row:
         of_warp = form.opcode.unit in (Unit.LDG, Unit.STG, Unit.RED, Unit.LDGSTS, Unit.ATOMG, *GENERIC)
         self._address(form.addresses[-1], of_warp)
         row[Cell.LOCAL] = self.parts[0] in ("LDL", "STL")
-        strong = any(part in ("STRONG", "BYPASS") for part in self.parts) and "SM" not in self.parts
+        strong = any(part in ("STRONG", "BYPASS", "PF2") for part in self.parts) and "SM" not in self.parts
         row[Cell.CACHED] = not strong
         row[Cell.FETCHES] = next((_FETCHES[part] for part in self.parts if part in _FETCHES), AS_ASKED)
         if form.opcode.unit is Unit.LDGSTS and form.inputs:
@@ -345,15 +404,16 @@ class _Row:
         row[Cell.MODE] = int(Mode.SIGNED) * ("S32" in self.parts)
         if form.opcode.unit is Unit.ATOM and form.says_where():
             row[Cell.PREDICATE0] = self._predicate_number(form.outputs[0])
-        if computed & ~form.says_where() == 0:
-            return
         shared, operation = form.opcode.unit is Unit.ATOMS, row[Cell.OPERATION]
+        if computed & ~form.says_where() == 0:
+            changes = self.changes and operation < Atomic.SPIN and form.access_bytes == 4
+            if not changes or shared or form.opcode.unit is Unit.REDAS:
+                return
         known = operation < Atomic.SPIN and form.access_bytes == 4 and not shared
         known |= operation == Atomic.SPIN and form.opcode.unit in (Unit.ATOMS, Unit.ATOM)
         if not known:
-            raise InputError("addresses or branches depend on its result, which is not computed")
-        assert form.destination is not None
-        row[Cell.KEEPS], row[Cell.DST] = 1, form.destination.index
+            raise ValuesError("addresses or branches depend on its result, which is not computed")
+        row[Cell.KEEPS], row[Cell.DST] = 1, form.destination.index if form.destination else -1
         if not shared:
             for cell, source in zip((Cell.A, Cell.B), form.sources, strict=False):
                 self._source(cell, source)
@@ -388,19 +448,26 @@ class _Row:
             row[cell] = -1 if output.index == TRUE else self._predicate_number(output)
         for cell, given in zip((Cell.INPUT0, Cell.INPUT1, Cell.INPUT2), form.inputs, strict=False):
             self._predicate(cell, given)
-        if meaning is Meaning.HFMA2:
+        self._refuse_wide()
+        if (
+            meaning is Meaning.MOV
+            and sources[0].kind is Kind.CONSTANT
+            and max(sources[0].index, sources[0].uniform) >= 0
+        ):
+            meaning, sources = Meaning.LOOKUP, [self._looked_up(sources[0])]
+        elif meaning is Meaning.HFMA2:
             meaning = self._constant_halves(sources)
         elif meaning is Meaning.S2R or meaning is Meaning.CS2R:
             name = sources.pop().text
             if name not in _SPECIALS:
-                raise InputError(f"addresses or branches depend on {name}, which is not known")
+                raise ValuesError(f"addresses or branches depend on {name}, which is not known")
             row[Cell.OPERATION] = _SPECIALS[name]
             if meaning is Meaning.CS2R and form.result_words == 2:
                 row[Cell.MODE] |= Mode.WIDE
         elif meaning in (Meaning.ISETP, Meaning.FSETP):
             row[Cell.OPERATION] = next((_COMPARISONS[p[:2]] for p in self.parts if p[:2] in _COMPARISONS), 0)
             if not row[Cell.OPERATION] or (meaning is Meaning.FSETP and self.parts[1] in ("NAN", "NUM")):
-                raise InputError("its comparison is not known")
+                raise ValuesError("its comparison is not known")
         elif meaning is Meaning.LOP3:
             row[Cell.OPERATION] = sources.pop(3).value
         elif meaning is Meaning.PLOP3:
@@ -426,6 +493,22 @@ class _Row:
         for cell, source in zip((Cell.A, Cell.B, Cell.C), sources, strict=False):
             self._source(cell, source)
 
+    def _refuse_wide(self) -> None:
+        """ValuesError for forms of what is computed that are not: numbers of other widths, carries of products, other
+        ways to round."""
+        form, meaning, parts = self.form, self.form.opcode.meaning, set(self.parts)
+        products, sums = (Meaning.IMAD, Meaning.IMAD_WIDE, Meaning.IMAD_HI), (Meaning.FADD, Meaning.FMUL, Meaning.FFMA)
+        found = (
+            meaning in (Meaning.I2F, Meaning.F2I) and not parts.isdisjoint(_OTHER_FORMATS),
+            meaning is Meaning.F2I and not parts.isdisjoint(("FLOOR", "CEIL")),
+            meaning in products and (form.outputs != () or (meaning is not Meaning.IMAD and "X" in parts)),
+            meaning in sums and not parts.isdisjoint(("RM", "RP", "RZ", "SAT")),
+            meaning is Meaning.FLO and ("SH" in parts or "U32" not in parts),
+            meaning is Meaning.R2UR and form.outputs != (),
+        )
+        if any(found):
+            raise ValuesError("addresses or branches depend on its result, which is not computed")
+
     def _whole_address(self) -> Operand:
         """The pair of registers that names the generic address of QSPC."""
         (address,) = self.form.addresses
@@ -445,7 +528,7 @@ class _Row:
         """HFMA2 of zeros with two numbers, as compilers write constants."""
         zeros = all(o.kind is Kind.REGISTER and o.index < 0 for o in sources[:2])
         if not zeros or len(sources) != 4:
-            raise InputError("addresses or branches depend on its halves, which are not computed")
+            raise ValuesError("addresses or branches depend on its halves, which are not computed")
         bits = [_half(o.value) for o in sources[2:]]
         sources[:] = [Operand(Kind.IMMEDIATE, "", value=bits[0] << 16 | bits[1])]
         return Meaning.MOV
@@ -473,9 +556,19 @@ class _Row:
         row[cell], row[cell + 1], row[cell + 2] = kind, value, change
 
     def _constant(self, source: Operand, size: int) -> int:
-        if source.bank != 0 or source.value + size > len(self.bank):
-            raise InputError(f"{source.text}: addresses or branches depend on a constant that no parameter gives")
-        return int.from_bytes(self.bank[source.value : source.value + size], "little", signed=size == 8)
+        bank = self.banks.get(source.bank, b"")
+        if source.value + size > len(bank) or source.index >= 0 or source.uniform >= 0:
+            raise ValuesError(f"{source.text}: addresses or branches depend on a constant that no parameter gives")
+        return int.from_bytes(bank[source.value : source.value + size], "little", signed=size == 8)
+
+    def _looked_up(self, source: Operand) -> Operand:
+        """The register that says which constant of a bank LDC reads."""
+        row, bank = self.row, self.banks.get(source.bank, b"")
+        row[Cell.OFFSET] = bank_places(self.banks).get(source.bank, 0)
+        row[Cell.COUNT], row[Cell.OPERATION] = len(bank), source.value
+        if source.uniform >= 0:
+            return Operand(Kind.UNIFORM, source.text, index=source.uniform)
+        return Operand(Kind.REGISTER, source.text, index=source.index)
 
     # ---- control
 
@@ -495,8 +588,24 @@ class _Row:
                 raise InputError(f"{form.instruction.place}: {form.instruction}: the barrier's number must be constant")
             row[Cell.OPERATION] = numbers[0]
             row[Cell.COUNT] = numbers[1] // 32 if len(numbers) > 1 else 0
+        elif unit is Unit.JUMP:
+            register, *added = form.sources
+            self._source(Cell.A, register)
+            relative = form.instruction.address + INSTRUCTION_BYTES if self.parts[0] in ("BRX", "BRXU") else 0
+            row[Cell.OFFSET] = relative + sum(one.value for one in added if one.kind is Kind.IMMEDIATE)
+        elif unit is Unit.BREAK:
+            row[Cell.OPERATION] = int(names[0][1:])
+            if form.inputs:
+                self._predicate(Cell.INPUT0, form.inputs[0])
+        elif unit is Unit.WARPSYNC:
+            row[Cell.COUNT] = "ALL" in self.parts
         elif unit is Unit.BRANCH:
-            if self.target is None:
+            if form.asks_lanes:
+                row[Cell.OPERATION] = Way.TOGETHER if "CONV" in self.parts else Way.APART
+                self._predicate(Cell.GUARD, None)
+            if self.target is None and self.parts[0] == "CALL":
+                row[Cell.UNIT] = Unit.CALL
+            elif self.target is None:
                 raise InputError(f"{form.instruction.place}: {form.instruction}: only branches to labels are known")
             if form.inputs:
                 self._predicate(Cell.INPUT0, form.inputs[0])
@@ -517,6 +626,8 @@ def operation_of(form: Form) -> Atomic:
     """What an atomic does. InputError for what is not known."""
     if "SPIN" in form.parts:
         return Atomic.SPIN
+    if "POPC" in form.parts:  # of a counter, one for each lane
+        return Atomic.ADD
     found = next((Atomic[part] for part in form.parts if part in Atomic.__members__), None)
     if found is None:
         raise InputError(f"what it does is not known; known are {', '.join(Atomic.__members__)}")

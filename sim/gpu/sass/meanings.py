@@ -1,4 +1,5 @@
-"""What instructions compute, in NumPy for the 32 lanes of a warp: for checks of values, apart from the timing engine.
+"""What instructions on integers and predicates compute, in NumPy for the 32 lanes of a warp, apart from the timing
+engine.
 
 Each function takes a warp (`replay.WarpValues`) and the form of an instruction, and returns its words: one array of
 uint32, or two for 64 bits. It sets predicates itself.
@@ -6,48 +7,24 @@ uint32, or two for 64 bits. It sets predicates itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.errors import InputError
-from sim.gpu.sass.floats import NAMES, bf16, fp8, of_fp8
 from sim.gpu.sass.forms import Form
+from sim.gpu.sass.meanings_floats import FLOATS
+from sim.gpu.sass.meanings_words import Function, Words, both, compared, holds, integer, signed, word
 from sim.gpu.sass.operands import Kind, Operand
+from sim.gpu.sass.replay_flow import bits
+from sim.gpu.sass.tables import LANES
 
 if TYPE_CHECKING:
     from sim.gpu.sass.replay import WarpValues
 
-Words = NDArray[np.uint32]
-Function = Callable[["WarpValues", Form], tuple[Words, ...]]
-
 _MASK = 0xFFFFFFFF
-_LANES = np.arange(32)
-
-
-def _signed(form: Form) -> bool:
-    return not any(part.startswith("U") and part[1:].isdigit() for part in form.parts)
-
-
-def _word(value: NDArray[np.int64]) -> Words:
-    return (value & _MASK).astype(np.uint32)
-
-
-def _both(value: NDArray[np.int64]) -> tuple[Words, Words]:
-    return _word(value), _word(value >> 32)
-
-
-def _integer(warp: WarpValues, form: Form, operand: Operand, signed: bool) -> NDArray[np.int64]:
-    """A word or pair of words as a number, its sign included."""
-    if form.is_wide(operand):
-        low, high = warp.word(operand), warp.word(operand, 1)
-        found = (high.astype(np.int64) << 32) | low.astype(np.int64)
-    else:
-        words = warp.word(operand)
-        found = (words.view(np.int32) if signed else words).astype(np.int64)
-    return -found if operand.negated and operand.kind is not Kind.IMMEDIATE else found
+_MASK64 = (1 << 64) - 1
+_LANES = np.arange(LANES)
 
 
 def _complemented(warp: WarpValues, operand: Operand) -> NDArray[np.int64]:
@@ -66,22 +43,49 @@ def _iadd3(warp: WarpValues, form: Form) -> tuple[Words, ...]:
             total = total + warp.predicate(operand)
     for count, output in enumerate(form.outputs, start=1):
         warp.set_predicate(output, total >> 32 >= count)
-    return (_word(total),)
+    return (word(total),)
+
+
+def _viadd(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """VIADD; 16x2: of both halves."""
+    if "16x2" not in form.parts:
+        return _iadd3(warp, form)
+    found = np.zeros(LANES, dtype=np.int64)
+    for shift in (0, 16):
+        halves = [(warp.word(one) >> np.uint32(shift)).astype(np.int64) & 0xFFFF for one in form.sources]
+        signs = [-1 if one.negated and one.kind is not Kind.IMMEDIATE else 1 for one in form.sources]
+        found |= (sum(sign * half for sign, half in zip(signs, halves, strict=True)) & 0xFFFF) << shift
+    return (word(found),)
 
 
 def _imad(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    signed = _signed(form)
-    a, b = (_integer(warp, form, one, signed) for one in form.sources[:2])
-    c = _integer(warp, form, form.sources[2], signed)
+    signs = signed(form)
+    a, b = (integer(warp, form, one, signs) for one in form.sources[:2])
+    c = integer(warp, form, form.sources[2], signs)
+    if form.outputs or {"WIDE", "X"} <= set(form.parts):
+        return _carried(warp, form, a, b, c)
     with np.errstate(over="ignore"):
         found = a * b + c
     if "WIDE" in form.parts:
-        return _both(found)
+        return both(found)
     if "HI" in form.parts:
-        return (_word(found >> 32),)
+        return (word(found >> 32),)
     if "X" in form.parts:
         found = found + warp.predicate(form.inputs[0])
-    return (_word(found),)
+    return (word(found),)
+
+
+def _carried(
+    warp: WarpValues, form: Form, a: NDArray[np.int64], b: NDArray[np.int64], c: NDArray[np.int64]
+) -> tuple[Words, ...]:
+    """IMAD.WIDE and IMAD.HI that take or give a carry, beyond 64 bits."""
+    carry = warp.predicate(form.inputs[0]) if "X" in form.parts else np.zeros(LANES, dtype=bool)
+    totals = [int(x) * int(y) + (int(z) & _MASK64) + int(k) for x, y, z, k in zip(a, b, c, carry, strict=True)]
+    for output in form.outputs:
+        warp.set_predicate(output, np.array([total >> 64 & 1 for total in totals], dtype=bool))
+    found = np.array([total & _MASK64 for total in totals], dtype=np.uint64)
+    low, high = (found & np.uint64(_MASK)).astype(np.uint32), (found >> np.uint64(32)).astype(np.uint32)
+    return (high,) if "HI" in form.parts else (low, high)
 
 
 def _lea(warp: WarpValues, form: Form) -> tuple[Words, ...]:
@@ -103,7 +107,7 @@ def _lea(warp: WarpValues, form: Form) -> tuple[Words, ...]:
         total = total + warp.predicate(form.inputs[0])
     for output in form.outputs:
         warp.set_predicate(output, total >> 32 != 0)
-    return (_word(total),)
+    return (word(total),)
 
 
 def _lop3(warp: WarpValues, form: Form) -> tuple[Words, ...]:
@@ -128,7 +132,7 @@ def _shf(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     by = count.astype(np.uint64)
     if "L" in parts:
         moved = both << by
-    elif _signed(form):
+    elif signed(form):
         moved = (both.view(np.int64) >> count).view(np.uint64)
     else:
         moved = both >> by
@@ -139,14 +143,14 @@ def _sgxt(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     value, bits = (warp.word(one).astype(np.int64) for one in form.sources[:2])
     bits = np.minimum(bits, 32)
     found = value & ((1 << bits) - 1)
-    if _signed(form):
+    if signed(form):
         found = np.where((bits > 0) & (found >> np.maximum(bits - 1, 0) & 1 != 0), found - (1 << bits), found)
-    return (_word(found),)
+    return (word(found),)
 
 
 def _bmsk(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     first, count = (np.minimum(warp.word(one).astype(np.int64), 32) for one in form.sources[:2])
-    return (_word(((1 << count) - 1) << first),)
+    return (word(((1 << count) - 1) << first),)
 
 
 def _prmt(warp: WarpValues, form: Form) -> tuple[Words, ...]:
@@ -157,16 +161,119 @@ def _prmt(warp: WarpValues, form: Form) -> tuple[Words, ...]:
         byte = both >> (8 * (which & 7)) & 255
         byte = np.where(which & 8, np.where(byte & 128, 255, 0), byte)
         found |= byte << (8 * k)
-    return (_word(found),)
+    return (word(found),)
 
 
 def _iabs(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    return (_word(np.abs(_integer(warp, form, form.sources[0], True))),)
+    return (word(np.abs(integer(warp, form, form.sources[0], True))),)
 
 
-def _imnmx(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    a, b = (_integer(warp, form, one, _signed(form)) for one in form.sources[:2])
-    return (_word(np.where(warp.predicate(form.inputs[0]), np.minimum(a, b), np.maximum(a, b))),)
+def _least_or_most(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """IMNMX and VIMNMX: the smaller or larger one; VIMNMX3 of three; VIADDMNMX of a sum and a number. Of words, or of
+    both halves."""
+    halves = next((part for part in form.parts if part in ("S16x2", "U16x2")), "")
+    signs = not halves.startswith("U") if halves else signed(form)
+    least = warp.predicate(form.inputs[0])
+    found = np.zeros(LANES, dtype=np.int64)
+    for shift in (0, 16) if halves else (0,):
+        if halves:
+            a, b, *rest = (_half(warp.word(one) >> np.uint32(shift), signs) for one in form.sources)
+        else:
+            a, b, *rest = (integer(warp, form, one, signs) for one in form.sources)
+        if form.parts[0].startswith("VIADD"):
+            total = a + b
+            a, b, rest = _half(word(total), signs) if halves else _wrapped(total, signs), rest[0], []
+        for other in (b, *rest):
+            a = np.where(least, np.minimum(a, other), np.maximum(a, other))
+        a = np.maximum(a, 0) if "RELU" in form.parts else a
+        found |= (a & 0xFFFF) << shift if halves else a & _MASK
+    return (word(found),)
+
+
+def _half(words: Words, signs: bool) -> NDArray[np.int64]:
+    """The lower halves of words as numbers."""
+    low = (words & np.uint32(0xFFFF)).astype(np.uint16)
+    return (low.view(np.int16) if signs else low).astype(np.int64)
+
+
+def _wrapped(value: NDArray[np.int64], signs: bool) -> NDArray[np.int64]:
+    """Numbers as 32 bits hold them."""
+    words = word(value)
+    return (words.view(np.int32) if signs else words).astype(np.int64)
+
+
+def _distance(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """VABSDIFF: how far apart two numbers are, plus a third; VABSDIFF4 of four bytes, ACC their sum."""
+    if form.parts[0] == "VABSDIFF":
+        a, b, c = (integer(warp, form, one, signed(form)) for one in form.sources[:3])
+        return (word(np.abs(a - b) + c),)
+    kind = np.int8 if "S8" in form.parts else np.uint8
+    first, second = (_bytes(warp.word(one), kind) for one in form.sources[:2])
+    apart = np.abs(first - second)
+    if "ACC" in form.parts:
+        return (word(apart.sum(axis=1) + warp.word(form.sources[2])),)
+    return (word((apart << 8 * np.arange(4)).sum(axis=1)),)
+
+
+def _bytes(words: Words, kind: type[np.integer]) -> NDArray[np.int64]:
+    """Words as four numbers each."""
+    return np.ascontiguousarray(words).view(kind).reshape(LANES, 4).astype(np.int64)
+
+
+def _dot(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """IDP: four products of bytes, or two of halves with the lower or upper bytes, and a number."""
+    of_a, of_b = (part.startswith("S") for part in form.parts[-2:])
+    a, b, c = (warp.word(one) for one in form.sources[:3])
+    right = _bytes(b, np.int8 if of_b else np.uint8)
+    if "4A" in form.parts:
+        left = _bytes(a, np.int8 if of_a else np.uint8)
+    else:
+        left = np.stack([_half(a >> np.uint32(16 * k), of_a) for k in range(2)], axis=1)
+        right = right[:, 2:] if "HI" in form.parts else right[:, :2]
+    return (word((left * right).sum(axis=1) + c),)
+
+
+def _brev(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    return (np.array([int(f"{v:032b}"[::-1], 2) for v in warp.word(form.sources[0])], dtype=np.uint32),)
+
+
+def _match(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """MATCH: lanes that hold the same; ALL: all lanes, and whether they do."""
+    lanes = warp.mask
+    source = form.sources[0]
+    value = warp.word(source).astype(np.uint64)
+    if "U64" in form.parts:
+        value = value | warp.word(source, 1).astype(np.uint64) << np.uint64(32)
+    if form.parts[1] == "ANY":
+        return (np.array([bits(lanes & (value == one)) for one in value], dtype=np.uint32),)
+    alike = len(set(value[lanes].tolist())) <= 1
+    for output in form.outputs:
+        warp.set_predicate(output, np.full(LANES, alike))
+    return (np.full(LANES, bits(lanes) if alike else 0, dtype=np.uint32),)
+
+
+def _result(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """B2R: what the latest reduction at a barrier has given."""
+    for output in form.outputs:
+        warp.set_predicate(output, np.full(LANES, warp.reduced != 0))
+    return (np.full(LANES, warp.reduced, dtype=np.uint32),)
+
+
+def _bmov(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """BMOV: a convergence barrier to a register, which clears it, or back."""
+    barrier = next(int(one.text[1:]) for one in form.sources if one.kind is Kind.NAME)
+    masks = warp.paths.barriers[barrier]
+    held = masks.copy()
+    given = [one for one in form.sources if one.kind is Kind.REGISTER]
+    if "CLEAR" in form.parts:
+        masks[warp.mask] = 0
+    elif given and form.destination is None:
+        masks[warp.mask] = warp.word(given[0])[warp.mask]
+    return (held,)
+
+
+def _lepc(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    return np.full(LANES, form.instruction.address, dtype=np.uint32), np.zeros(LANES, dtype=np.uint32)
 
 
 def _sel(warp: WarpValues, form: Form) -> tuple[Words, ...]:
@@ -179,52 +286,16 @@ def _signed_bits(warp: WarpValues, operand: Operand, form: Form) -> Words:
     return warp.fp32(operand).view(np.uint32) if form.parts[0] == "FSEL" else warp.word(operand)
 
 
-def _holds(name: str, a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]:
-    less, equal = np.less(a, b), np.equal(a, b)
-    more = np.greater(a, b)
-    found: NDArray[np.bool_] = {
-        "LT": less, "LE": less | equal, "EQ": equal, "NE": ~equal, "GT": more, "GE": more | equal
-    }[name]  # fmt: skip
-    return found
-
-
-def _compared(warp: WarpValues, form: Form, holds: NDArray[np.bool_]) -> tuple[Words, ...]:
-    """Sets the predicates of a comparison, joined with the one that it takes."""
-    other = warp.predicate(form.inputs[0])
-    for output, value in zip(form.outputs, (holds, ~holds), strict=False):
-        joined = value | other if "OR" in form.parts else value ^ other if "XOR" in form.parts else value & other
-        warp.set_predicate(output, joined)
-    return ()
-
-
 def _isetp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    a, b = (_integer(warp, form, one, _signed(form)) for one in form.sources[:2])
+    a, b = (integer(warp, form, one, signed(form)) for one in form.sources[:2])
     name = next(part for part in form.parts if part in ("LT", "LE", "EQ", "NE", "GT", "GE"))
     if "EX" not in form.parts:
-        return _compared(warp, form, _holds(name, a, b))
+        return compared(warp, form, holds(name, a, b))
     lower = warp.predicate(form.inputs[1])
     if name == "NE":
-        return _compared(warp, form, (a != b) | ((a == b) & lower))
-    strict = _holds({"LE": "LT", "GE": "GT", "LT": "LT", "GT": "GT"}.get(name, name), a, b)
-    return _compared(warp, form, ((a == b) & lower) | (strict & (a != b)))
-
-
-def _fsetp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    return _ordered(warp, form, *(warp.fp32(one) for one in form.sources[:2]))
-
-
-def _ordered(warp: WarpValues, form: Form, a: NDArray[np.floating], b: NDArray[np.floating]) -> tuple[Words, ...]:
-    """Sets the predicates of a comparison of floating-point numbers."""
-    name = form.parts[1]
-    if name in ("NAN", "NUM"):
-        nan = np.isnan(a) | np.isnan(b)
-        return _compared(warp, form, nan if name == "NAN" else ~nan)
-    holds = _holds(name[:2], a, b)
-    if name[:2] == "NE" and name != "NEU":
-        holds &= ~(np.isnan(a) | np.isnan(b))
-    elif name.endswith("U"):
-        holds |= np.isnan(a) | np.isnan(b)
-    return _compared(warp, form, holds)
+        return compared(warp, form, (a != b) | ((a == b) & lower))
+    strict = holds({"LE": "LT", "GE": "GT", "LT": "LT", "GT": "GT"}.get(name, name), a, b)
+    return compared(warp, form, ((a == b) & lower) | (strict & (a != b)))
 
 
 def _plop3(warp: WarpValues, form: Form) -> tuple[Words, ...]:
@@ -271,8 +342,12 @@ def _elect(warp: WarpValues, form: Form) -> tuple[Words, ...]:
 
 
 def _r2ur(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """R2UR: what the first lane holds, and whether others hold something else."""
     lane = int(np.argmax(warp.mask)) if warp.mask.any() else 31
-    return (np.full(32, warp.word(form.sources[0])[lane], dtype=np.uint32),)
+    words = warp.word(form.sources[0])
+    for output in form.outputs:
+        warp.set_predicate(output, np.full(LANES, (words[warp.mask] != words[lane]).any()))
+    return (np.full(LANES, words[lane], dtype=np.uint32),)
 
 
 def _popc(warp: WarpValues, form: Form) -> tuple[Words, ...]:
@@ -293,7 +368,11 @@ def _redux(warp: WarpValues, form: Form) -> tuple[Words, ...]:
 
 
 def _flo(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    found = [int(v).bit_length() - 1 & _MASK for v in warp.word(form.sources[0])]
+    words = warp.word(form.sources[0])
+    words = np.where(words >> np.uint32(31) != 0, ~words, words) if signed(form) else words
+    found = [int(v).bit_length() - 1 & _MASK for v in words]
+    if "SH" in form.parts:  # the distance from the upper end
+        found = [31 - one if one <= 31 else one for one in found]
     return (np.array(found, dtype=np.uint32),)
 
 
@@ -321,147 +400,19 @@ def _s2r(warp: WarpValues, form: Form) -> tuple[Words, ...]:
     return (found,) if form.result_words == 1 else (found, np.zeros(32, dtype=np.uint32))
 
 
-# ---- floating point
-
-
-def _put(value: NDArray[np.floating]) -> tuple[Words]:
-    return (value.astype(np.float32).view(np.uint32),)
-
-
-def _fadd(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    return _put(warp.fp32(form.sources[0]) + warp.fp32(form.sources[1]))
-
-
-def _fmul(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    return _put(warp.fp32(form.sources[0]) * warp.fp32(form.sources[1]))
-
-
-def _ffma(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    a, b, c = (warp.fp32(one).astype(np.float64) for one in form.sources)
-    return _put(a * b + c)
-
-
-def _fmnmx(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    a, b = (warp.fp32(one) for one in form.sources[:2])
-    return _put(np.where(warp.predicate(form.inputs[0]), np.fmin(a, b), np.fmax(a, b)))
-
-
-def _fp64(warp: WarpValues, operand: Operand) -> NDArray[np.float64]:
-    """A pair of words as fp64, with its sign."""
-    found = (warp.word(operand, 1).astype(np.uint64) << np.uint64(32) | warp.word(operand)).view(np.float64)
-    found = np.abs(found) if operand.absolute else found
-    return -found if operand.negated and operand.kind is not Kind.IMMEDIATE else found
-
-
-def _double(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    """DADD, DMUL, DFMA; the product of the last one is rounded before it is added."""
-    values = [_fp64(warp, one) for one in form.sources]
-    name = form.parts[0]
-    first = values[0] + values[1] if name == "DADD" else values[0] * values[1]
-    found = (first + values[2] if name == "DFMA" else first).view(np.uint64)
-    return (found & np.uint64(_MASK)).astype(np.uint32), (found >> np.uint64(32)).astype(np.uint32)
-
-
-def _dsetp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    return _ordered(warp, form, *(_fp64(warp, one) for one in form.sources[:2]))
-
-
-_ROOTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "RCP": lambda x: 1 / x,
-    "RSQ": lambda x: 1 / np.sqrt(x),
-    "SQRT": np.sqrt,
-    "EX2": np.exp2,
-    "LG2": np.log2,
-    "SIN": lambda x: np.sin(2 * np.pi * x),
-    "COS": lambda x: np.cos(2 * np.pi * x),
-    "TANH": np.tanh,
-}
-
-
-def _mufu(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    if form.parts[1] not in _ROOTS or len(form.parts) > 2:
-        raise InputError(f"{form.instruction.place}: {form.instruction}: its values are not computed")
-    return _put(_ROOTS[form.parts[1]](warp.fp32(form.sources[0]).astype(np.float64)))
-
-
-def _fchk(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    warp.set_predicate(form.outputs[0], np.zeros(32, dtype=bool))
-    return ()
-
-
-def _i2f(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    exact = _integer(warp, form, form.sources[0], _signed(form))
-    found = exact.astype(np.float32)
-    if "RP" in form.parts:
-        found = np.where(found.astype(np.float64) < exact, np.nextafter(found, np.float32(np.inf)), found)
-    return _put(found)
-
-
-def _f2i(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    number = np.nan_to_num(warp.fp32(form.sources[0]).astype(np.float64), nan=0.0)
-    number = np.trunc(number) if "TRUNC" in form.parts else np.rint(number)
-    low, high = (-(2.0**31), 2.0**31 - 1) if _signed(form) else (0.0, 2.0**32 - 1)
-    return (_word(np.clip(number, low, high).astype(np.int64)),)
-
-
-def _frnd(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    value = warp.fp32(form.sources[0])
-    rounded = {"FLOOR": np.floor, "CEIL": np.ceil, "TRUNC": np.trunc}.get(form.parts[-1], np.rint)
-    return _put(rounded(value))
-
-
-def _packed(low: NDArray[np.floating], high: NDArray[np.floating], brain: bool) -> tuple[Words]:
-    with np.errstate(over="ignore"):
-        a, b = (bf16(v) if brain else v.astype(np.float16).view(np.uint16) for v in (low, high))
-    return (a.astype(np.uint32) | b.astype(np.uint32) << np.uint32(16),)
-
-
-def _f2fp(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    narrow = next((NAMES[part] for part in form.parts if part in NAMES), "")
-    if narrow and form.parts[1] == "F16" and "UNPACK_B" in form.parts:
-        word = warp.word(form.sources[0]) >> np.uint32(16 if form.sources[0].text.endswith(".H1") else 0)
-        low, high = (of_fp8((word >> np.uint32(8 * k) & np.uint32(0xFF)).astype(np.uint8), narrow) for k in range(2))
-        return _packed(low, high, False)
-    high, low = (warp.fp32(one) for one in form.sources[:2])
-    if narrow and "F32" in form.parts and "PACK_AB_MERGE_C" in form.parts:
-        a, b = (fp8(one, narrow).astype(np.uint32) for one in (low, high))
-        return (a | b << np.uint32(8) | warp.word(form.sources[2]) << np.uint32(16),)
-    if "PACK_AB" not in form.parts or narrow:
-        raise InputError(f"{form.instruction.place}: {form.instruction}: its values are not computed")
-    if "RELU" in form.parts:
-        high, low = np.maximum(high, 0), np.maximum(low, 0)
-    return _packed(low, high, "BF16" in form.parts)
-
-
-def _halves(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    """HADD2, HMUL2, HFMA2: both halves; with F32 the sum of lower ones as fp32."""
-    brain = any(part.startswith("BF16") for part in form.parts)
-    numbers = warp.halves(form, brain)
-    found = []
-    for k in range(2):
-        values = [one[k].astype(np.float64) for one in numbers]
-        name = form.parts[0]
-        found.append(
-            values[0] + values[1] if name == "HADD2" else values[0] * values[1] + (values[2] if name == "HFMA2" else 0)
-        )
-    if "RELU" in form.parts:
-        found = [np.maximum(one, 0) for one in found]
-    return _put(found[0]) if "F32" in form.parts else _packed(found[0], found[1], brain)
-
-
 MEANINGS: dict[str, Function] = {
     "MOV": _mov, "UMOV": _mov, "LDC": _mov, "ULDC": _mov,
-    "IADD3": _iadd3, "VIADD": _iadd3, "UIADD3": _iadd3, "IMAD": _imad, "UIMAD": _imad,
+    "IADD3": _iadd3, "VIADD": _viadd, "UIADD3": _iadd3, "IMAD": _imad, "UIMAD": _imad,
     "LEA": _lea, "ULEA": _lea, "LOP3": _lop3, "ULOP3": _lop3, "SHF": _shf, "USHF": _shf,
     "SGXT": _sgxt, "USGXT": _sgxt, "BMSK": _bmsk, "UBMSK": _bmsk, "PRMT": _prmt, "UPRMT": _prmt,
-    "IABS": _iabs, "IMNMX": _imnmx, "VIMNMX": _imnmx, "SEL": _sel, "USEL": _sel, "FSEL": _sel,
-    "ISETP": _isetp, "UISETP": _isetp, "FSETP": _fsetp, "PLOP3": _plop3, "UPLOP3": _plop3,
+    "IABS": _iabs, "IMNMX": _least_or_most, "VIMNMX": _least_or_most, "VIMNMX3": _least_or_most,
+    "VIADDMNMX": _least_or_most, "VABSDIFF": _distance, "VABSDIFF4": _distance, "IDP": _dot, "BREV": _brev,
+    "MATCH": _match, "B2R": _result, "BMOV": _bmov,
+    "LEPC": _lepc, "SEL": _sel, "USEL": _sel, "FSEL": _sel,
+    "ISETP": _isetp, "UISETP": _isetp, "PLOP3": _plop3, "UPLOP3": _plop3,
     "VOTE": _vote, "VOTEU": _vote, "SHFL": _shfl, "ELECT": _elect, "R2UR": _r2ur, "POPC": _popc, "UPOPC": _popc,
     "REDUX": _redux,
     "FLO": _flo, "UFLO": _flo, "P2R": _p2r, "R2P": _r2p, "S2R": _s2r, "S2UR": _s2r, "CS2R": _s2r,
-    "DADD": _double, "DMUL": _double, "DFMA": _double, "DSETP": _dsetp,
-    "FADD": _fadd, "FMUL": _fmul, "FFMA": _ffma, "FMNMX": _fmnmx, "MUFU": _mufu, "FCHK": _fchk,
-    "I2F": _i2f, "I2FP": _i2f, "F2I": _f2i, "FRND": _frnd, "F2FP": _f2fp,
-    "HADD2": _halves, "HMUL2": _halves, "HFMA2": _halves,
+    **FLOATS,
 }  # fmt: skip
 """By the first part of the opcode."""

@@ -25,6 +25,7 @@ from sim.gpu.lower.tables import Kind, Pipe
 from sim.gpu.sass.tables import (
     LANES,
     LOCAL_BYTES,
+    LOCAL_WINDOW,
     PATTERNS,
     RANK_SHIFT,
     WAITING,
@@ -348,6 +349,10 @@ def _judge_global(x, st, w, row, mask):
             address = addresses[0, lane]
             if address & (size - 1) != 0:
                 blame(x, st, w, row, FaultKind.MISALIGNED, lane, address)
+            if address >> 32 == LOCAL_WINDOW:
+                addresses[0, lane] = x.launch[Launched.LOCAL_BEGIN] + (w * LANES + lane) * LOCAL_BYTES
+                addresses[0, lane] += address & (LOCAL_BYTES - 1)
+                continue
             inside = False
             for k in range(ranges.shape[0]):
                 inside |= (address >= ranges[k, 0]) & (address + size <= ranges[k, 1])
@@ -505,7 +510,11 @@ def write_copies(p, x, st, w, sm, t, row, mask):
     if uniform >= 0:
         base += x.scalars[w, Scalar.UNIFORM + uniform]
     shift = code[row, Cell.SOURCE_SHIFT]
-    if x.trace.shape[0] > 0:  # which a trace does not tell: side by side
+    if x.trace.shape[0] > 0 and x.launch[Launched.FOLLOWS] != 0:
+        access = x.trace[x.scalars[w, Scalar.CURSOR], Traced.ACCESS] + 1
+        for lane in range(LANES):
+            x.addresses[0, lane] = x.trace_lanes[access, lane]
+    elif x.trace.shape[0] > 0:  # which a trace does not tell: side by side
         for lane in range(LANES):
             x.addresses[0, lane] = x.launch[Launched.SHARED_BEGIN] + lane * code[row, Cell.BYTES]
     elif register >= 0:

@@ -53,13 +53,23 @@ def opcode_of(instruction: Instruction) -> Opcode:
     """The entry of an instruction. InputError, with its line, for one that the table does not know."""
     known = opcodes()
     parts = instruction.opcode.split(".")
-    if parts[0] == "CALL" and any(operand.startswith("`($") for operand in instruction.operands):
-        return known["CALL"]  # of a function, and not of a label of its own
+    if parts[0] == "CALL" and len(instruction.operands) == 2:
+        return known["RET"]  # of a function that a register names
     for count in range(len(parts), 0, -1):
         found = known.get(".".join(parts[:count]))
         if found is not None:
             return found
-    near = difflib.get_close_matches(instruction.opcode, known, n=1, cutoff=0.0)[0]
-    raise InputError(
-        f"{instruction.place}: opcode {instruction.opcode} is not known (the nearest that is: {near}); nothing was run"
-    )
+    raise InputError(f"{instruction.place}: opcode {instruction.opcode} is not known{_like(parts[0])}; nothing was run")
+
+
+def _like(name: str) -> str:
+    """What is known of the same kind: opcodes that begin alike, else one that is spelled almost so."""
+    same = sorted(one for one in opcodes() if one.split(".")[0] == name)
+    if same:
+        return f" (known of {name} are {', '.join(same)})"
+    near = difflib.get_close_matches(name, {one.split(".")[0] for one in opcodes()}, n=1, cutoff=_ALIKE)
+    return f" (the nearest that is: {near[0]})" if near else ""
+
+
+_ALIKE = 0.75
+"""Share of letters that two names of one kind have in common, at least: IADD and IADD3, not MATCH and HMMA."""

@@ -32,11 +32,11 @@ class Kind(Enum):
 @dataclass(frozen=True)
 class Operand:
     """One operand. index: of a register, -1 for RZ and URZ; of a predicate. value: of a number; of a constant its
-    offset in the bank; of an address what is added to its registers.
+    offset in the bank, to which a register may be added; of an address what is added to its registers.
 
     negated: minus, or not of a predicate. inverted: `~`. wide: 64 bits (`R2.64`). uniform: uniform register of an
-    address, -2 none. unsigned: the register of an address is 32 bits wide beside a uniform base. shift: bits by which
-    the register of an address is shifted (`R2.X16`).
+    address or of a constant, -2 none. unsigned: the register of an address is 32 bits wide beside a uniform base.
+    shift: bits by which the register of an address is shifted (`R2.X16`).
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ _SHIFTS = {".X4": 2, ".X8": 3, ".X16": 4}
 _ADDRESS_FORMS = {"", ".64", ".U32", *_SHIFTS}
 _REGISTER = re.compile(r"(U?)R(\d+|Z)((?:\.\w+)*)")
 _PREDICATE = re.compile(r"(U?)P(\d|T)((?:\.\w+)*)")
-_CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(RZ|0x[0-9a-f]+)\]((?:\.\w+)*)")
+_CONSTANT = re.compile(r"c\[(0x[0-9a-f]+)\]\[(?:(U?)R(\d+|Z)\+?)?(-?0x[0-9a-f]+)?\]((?:\.\w+)*)")
 _HEX = re.compile(r"0x[0-9a-f]+")
 _FLOAT = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?")
 _SPECIAL_FLOATS = {"INF": 0x7F800000, "QNAN": 0x7FC00000, "SNAN": 0x7FA00000}
@@ -85,8 +85,10 @@ def read_operand(text: str, floating: int = 0) -> Operand:
         index = TRUE if match[2] == "T" else int(match[2])
         return Operand(Kind.UNIFORM_PREDICATE if match[1] else Kind.PREDICATE, whole, index, **flags)
     if match := _CONSTANT.fullmatch(text):
-        offset = 0 if match[2] == "RZ" else int(match[2], 16)
-        return Operand(Kind.CONSTANT, whole, value=offset, bank=int(match[1], 16), **flags)
+        offset, register = int(match[4] or "0", 16), int(match[3]) if (match[3] or "Z") != "Z" else -1
+        uniform = register if match[2] and register >= 0 else -2
+        index = -1 if match[2] else register
+        return Operand(Kind.CONSTANT, whole, index, offset, int(match[1], 16), uniform=uniform, **flags)
     if text.startswith("gdesc["):
         return Operand(Kind.DESCRIPTOR, whole)
     if "[" in text and not text.startswith("c["):

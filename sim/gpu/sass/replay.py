@@ -17,26 +17,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.errors import InputError
-from sim.gpu.sass.floats import of_bf16
+from sim.gpu.sass.floats import of_bf16, towards_zero
 from sim.gpu.sass.forms import ATOMICS, BULK, CLUSTER_MEMORY, TMA, Form, form_of
 from sim.gpu.sass.lower import SYNCS
-from sim.gpu.sass.meanings import MEANINGS, Words
+from sim.gpu.sass.meanings import MEANINGS
+from sim.gpu.sass.meanings_words import Words
 from sim.gpu.sass.needed import target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
 from sim.gpu.sass.replay_atomics import answered, changed
 from sim.gpu.sass.replay_bulk import MbarrierValues, copy_bulk, move_box
 from sim.gpu.sass.replay_cluster import ClusterValues, CtaValues, clusters
+from sim.gpu.sass.replay_flow import FLOW, Paths, flow
 from sim.gpu.sass.replay_groups import Groups
-from sim.gpu.sass.tables import LANES, LOCAL_BYTES, RANK_SHIFT, WINDOW, Unit
-from sim.gpu.sass.tiles import load_matrices, multiply, multiply_group, store_matrices
+from sim.gpu.sass.tables import LANES, LOCAL_BYTES, LOCAL_WINDOW, RANK_SHIFT, WINDOW, Unit
+from sim.gpu.sass.tiles import load_matrices, multiply, multiply_group, store_matrices, transposed
 
 MOST_INSTRUCTIONS = 2_000_000
 """Of warps, that a check executes: about two minutes."""
 
+_NONE: Mapping[int, bytes] = {}
 _NOTHING = (Unit.NOTE, Unit.FENCE, Unit.ARRIVE, Unit.MEMBAR)
+_LANE = np.uint64(1) << np.arange(LANES, dtype=np.uint64)
+_LANE_MASKS: dict[str, NDArray[np.uint64]] = {
+    "SR_EQMASK": _LANE, "SR_LTMASK": _LANE - np.uint64(1), "SR_LEMASK": 2 * _LANE - np.uint64(1),
+    "SR_GTMASK": (1 << LANES) - 2 * _LANE, "SR_GEMASK": (1 << LANES) - _LANE,
+}  # fmt: skip
+_CLOCKS = ("SR_CLOCKLO", "SR_GLOBALTIMERLO")
+"""Which count the instructions of the warp here."""
 _GROUPS = (Unit.COMMIT, Unit.DEPBAR, Unit.FLUSH, Unit.GWAIT)
 _BULK = (*TMA, *BULK)
-_FLOW = (Unit.BRANCH, Unit.BSSY, Unit.BSYNC, Unit.WARPSYNC, Unit.EXIT)
 
 
 @dataclass(frozen=True)
@@ -67,11 +76,14 @@ class Wait(NamedTuple):
 
 class WarpValues:
     """A warp with what its lanes hold. mask: lanes that take part in the instruction in progress; phase: of the
-    cluster's barrier, in which it arrived there last; met: lanes that wait for all others of the warp; copies, stores,
-    products: LDGSTS, stores of the TMA and HGMMA that have not happened yet."""
+    cluster's barrier, in which it arrived there last; reductions: at barriers so far, the latest gave `reduced`;
+    copies, stores, products: LDGSTS, stores of the TMA and HGMMA that have not happened yet."""
 
-    def __init__(self, number: int, cta: CtaValues, block: tuple[int, int, int], bank: bytes) -> None:
-        self.number, self.cta, self.block, self.bank = number, cta, block, bank
+    def __init__(
+        self, number: int, cta: CtaValues, block: tuple[int, int, int], bank: bytes, others: Mapping[int, bytes] = _NONE
+    ) -> None:
+        self.number, self.cta, self.block = number, cta, block
+        self.banks = {**others, 0: bank}
         self.registers = np.zeros((256, LANES), dtype=np.uint32)
         self.uniform = np.zeros(64, dtype=np.uint32)
         self.predicates = np.zeros((8, LANES), dtype=bool)
@@ -81,10 +93,10 @@ class WarpValues:
         threads = block[0] * block[1] * block[2] - number * LANES
         self.active = np.arange(LANES) < threads
         self.exited = ~self.active
-        self.row, self.paths = 0, list[tuple[int, NDArray[np.bool_]]]()
-        self.meeting: dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
+        self.row, self.paths = 0, Paths()
         self.mask = self.active
-        self.phase, self.met = 0, np.zeros(LANES, dtype=bool)
+        self.phase, self.executed = 0, 0
+        self.reductions, self.reduced = 0, 0
         self.copies, self.stores, self.products = Groups(), Groups(), Groups()
 
     # ---- operands
@@ -96,18 +108,34 @@ class WarpValues:
         elif operand.kind is Kind.UNIFORM:
             found = np.full(LANES, self.uniform[operand.index + k] if operand.index >= 0 else 0, dtype=np.uint32)
         elif operand.kind is Kind.CONSTANT:
-            at = operand.value + 4 * k
-            number = int.from_bytes(self.bank[at : at + 4], "little") if operand.bank == 0 else 0
-            found = np.full(LANES, number, dtype=np.uint32)
+            found = self._constant(operand, 4 * k)
         elif operand.kind is Kind.IMMEDIATE:
             found = np.full(LANES, operand.value >> (32 * k) & 0xFFFFFFFF, dtype=np.uint32)
         else:
             raise InputError(f"{operand.text}: its value is not known")
         return ~found if operand.inverted else found
 
+    def _constant(self, operand: Operand, offset: int) -> Words:
+        """A word of a bank of constants; what lies outside of it is 0."""
+        bank = self.banks.get(operand.bank, b"")
+        if operand.index < 0 and operand.uniform < 0:
+            at = operand.value + offset
+            return np.full(LANES, int.from_bytes(bank[at : at + 4], "little"), dtype=np.uint32)
+        register = self.registers[operand.index] if operand.uniform < 0 else self.uniform[operand.uniform]
+        places = np.broadcast_to(register, LANES).view(np.int32) + operand.value + offset
+        return np.array(
+            [int.from_bytes(bank[at : at + 4], "little") if at >= 0 else 0 for at in places], dtype=np.uint32
+        )
+
     def fp32(self, operand: Operand) -> NDArray[np.float32]:
         """An operand as fp32, with its sign."""
         found = self.word(operand).view(np.float32)
+        found = np.abs(found) if operand.absolute else found
+        return -found if operand.negated and operand.kind is not Kind.IMMEDIATE else found
+
+    def fp64(self, operand: Operand, k: int = 0) -> NDArray[np.float64]:
+        """An operand's pair of words as fp64, with its sign."""
+        found = (self.word(operand, k + 1).astype(np.uint64) << np.uint64(32) | self.word(operand, k)).view(np.float64)
         found = np.abs(found) if operand.absolute else found
         return -found if operand.negated and operand.kind is not Kind.IMMEDIATE else found
 
@@ -125,7 +153,7 @@ class WarpValues:
             parts = [(words >> np.uint32(16 * k) & np.uint32(0xFFFF)).astype(np.uint16) for k in range(2)]
             low, high = (of_bf16(p) if brain else p.view(np.float16).astype(np.float32) for p in parts)
             if operand.text.rstrip("|").endswith(".F32"):
-                low = high = words.view(np.float32)
+                low = high = towards_zero(words.view(np.float32), brain)
             elif "H0_H0" in operand.text:
                 high = low
             elif "H1_H1" in operand.text:
@@ -174,6 +202,7 @@ class WarpValues:
         found = {
             "SR_TID.X": thread % x, "SR_TID.Y": thread // x % y, "SR_TID.Z": thread // (x * y),
             "SR_LANEID": np.arange(LANES), "SRZ": 0, "SR_CgaCtaId": self.cta.rank, "SR_SWINHI": WINDOW,
+            "SR_VIRTID": self.number << 8, **dict.fromkeys(_CLOCKS, self.executed), **_LANE_MASKS,
             **{f"SR_CTAID.{axis}": self.cta.place[k] for k, axis in enumerate("XYZ")},
         }.get(name)  # fmt: skip
         if found is None:
@@ -194,6 +223,21 @@ class WarpValues:
         return found
 
 
+def _contribution(warp: WarpValues, form: Form) -> list[NDArray[np.bool_]]:
+    """What the warps of a CTA bring to a reduction at a barrier (BAR.RED), that of this one added; none elsewhere."""
+    if "RED" not in form.parts:
+        return []
+    warp.reductions += 1
+    found = warp.cta.reductions.setdefault(warp.reductions, [])
+    found.append(warp.predicate(form.inputs[0])[warp.mask])
+    return found
+
+
+def _reduced(form: Form, given: list[NDArray[np.bool_]]) -> int:
+    lanes = np.concatenate(given)
+    return int(lanes.sum() if "POPC" in form.parts else lanes.all() if "AND" in form.parts else lanes.any())
+
+
 class KernelValues:
     """The execution of a kernel; `violations` are filled in. late: what is asynchronous happens as late as it may, CTAs
     and warps come in the reverse order."""
@@ -208,7 +252,8 @@ class KernelValues:
         self.kernel, self.bank, self.memory, self.shared = kernel, bank, memory, shared
         self.forms = [form_of(instruction) for instruction in function.instructions]
         self.targets = [target_of(form, function) for form in self.forms]
-        self.maps = kernel.maps({name: begin for name, (begin, _) in memory.arrays.items()})
+        addresses = {name: begin for name, (begin, _) in memory.arrays.items()}
+        self.maps, self.others = kernel.maps(addresses), kernel.constants(addresses)
         self.violations: list[str] = []
         self.executed, self.late = 0, late
 
@@ -218,9 +263,12 @@ class KernelValues:
         for cluster in clusters(kernel.grid, kernel.cluster, kernel.warps, self.shared[1], backwards=self.late):
             self._run_cluster(cluster)
 
+    def noted(self, warp: WarpValues, form: Form) -> None:
+        """Called before a warp executes an instruction."""
+
     def _run_cluster(self, cluster: ClusterValues) -> None:
         numbers = range(self.kernel.warps)
-        warps = [WarpValues(n, cta, self.kernel.block, self.bank) for cta in cluster.ctas for n in numbers]
+        warps = [WarpValues(n, cta, self.kernel.block, self.bank, self.others) for cta in cluster.ctas for n in numbers]
         warps = warps[::-1] if self.late else warps
         running = {(warp.cta.rank, warp.number): self._execute(warp) for warp in warps}
         at: dict[tuple[int, int], Wait] = {}
@@ -264,6 +312,7 @@ class KernelValues:
             form = self.forms[warp.row]
             unit = form.opcode.unit
             self.executed += 1
+            warp.executed += 1
             if self.executed > MOST_INSTRUCTIONS:
                 raise InputError(
                     f"check: {self.kernel.name} executes more than {MOST_INSTRUCTIONS:,} warp instructions; a smaller "
@@ -271,7 +320,8 @@ class KernelValues:
                 )
             guard = warp.predicate(form.guard) if form.guard else warp.predicates[TRUE]
             warp.mask = warp.active & guard
-            if unit in _FLOW:
+            self.noted(warp, form)
+            if unit in FLOW:
                 if not self._flow(warp, form):
                     for groups in (warp.copies, warp.products, warp.stores):
                         groups.finish()
@@ -281,7 +331,10 @@ class KernelValues:
             if unit is Unit.BARRIER:
                 if warp.mask.any():
                     number, *count = (o.value for o in form.sources if o.kind is Kind.IMMEDIATE)
+                    given = _contribution(warp, form)
                     yield Wait(form.instruction.place, number, count[0] // LANES if count else 0)
+                    if given:
+                        warp.reduced = _reduced(form, given)
             elif unit is Unit.SYNCS:
                 if warp.mask.any():
                     yield from self._synchronise(warp, form)
@@ -293,56 +346,6 @@ class KernelValues:
                     yield Wait(form.instruction.place)
             elif warp.mask.any() or form.opcode.uniform:
                 self._effect(warp, form)
-
-    # ---- control
-
-    def _flow(self, warp: WarpValues, form: Form) -> bool:
-        """Where a warp goes on; False at its end."""
-        unit, row = form.opcode.unit, warp.row
-        name = next((o.text for o in form.sources if o.kind is Kind.NAME), "B0")
-        if unit is Unit.BRANCH:
-            taken = warp.mask & (warp.predicate(form.inputs[0]) if form.inputs else True)
-            target = self.targets[row]
-            assert target is not None
-            if not taken.any():
-                warp.row = row + 1
-                return True
-            if (taken != warp.active).any():
-                warp.paths.append((row + 1, warp.active & ~taken))
-                warp.active = taken
-            warp.row = target
-            return True
-        if unit is Unit.BSSY:
-            warp.meeting[int(name[1:])] = (warp.active.copy(), np.zeros(LANES, dtype=bool))
-            warp.row = row + 1
-            return True
-        if unit is Unit.BSYNC:
-            part, came = warp.meeting[int(name[1:])]
-            came = came | warp.active
-            if ((came | warp.exited) != (part | warp.exited)).any():
-                warp.meeting[int(name[1:])] = part, came
-                return self._other_path(warp)
-            warp.active, warp.row = came, row + 1
-            return True
-        if unit is Unit.WARPSYNC:
-            warp.met = warp.met | warp.active
-            if not (warp.met | warp.exited).all():
-                return self._other_path(warp)
-            warp.active, warp.met, warp.row = warp.met, np.zeros(LANES, dtype=bool), row + 1
-            return True
-        warp.exited = warp.exited | warp.mask
-        warp.active = warp.active & ~warp.mask
-        warp.row = row + 1
-        return bool(warp.active.any()) or self._other_path(warp)
-
-    def _other_path(self, warp: WarpValues) -> bool:
-        if not warp.paths:
-            if warp.met.any():
-                place = self.forms[warp.row].instruction.place
-                raise InputError(f"check: {place}: lanes wait for lanes of their warp that never come")
-            return False
-        warp.row, warp.active = warp.paths.pop()
-        return True
 
     # ---- mbarriers
 
@@ -377,6 +380,13 @@ class KernelValues:
         size = value * expects
         cta.mbarrier(where, place).arrive(len(lanes) * (value if arrivals < 0 else arrivals), size * len(lanes))
 
+    def _flow(self, warp: WarpValues, form: Form) -> bool:
+        """Where a warp goes on; False at its end. InputError with its place where it cannot."""
+        try:
+            return flow(warp, form, self.targets[warp.row])
+        except InputError as error:
+            raise InputError(f"check: kernel {self.kernel.name}: {error}") from None
+
     # ---- everything else
 
     def _effect(self, warp: WarpValues, form: Form) -> None:
@@ -401,7 +411,9 @@ class KernelValues:
             warp.write(form.destination, load_matrices(rows, "MT88" in form.parts))
         elif unit is Unit.STSM:
             self._store_matrices(warp, form, where)
-        elif name in ("HMMA", "QMMA"):
+        elif name == "MOVM":
+            warp.write(form.destination, (transposed(warp.word(form.sources[0])),))
+        elif name in ("HMMA", "QMMA", "IMMA", "BMMA", "DMMA"):
             warp.write(form.destination, multiply(warp, form))
         elif name in ("HGMMA", "QGMMA"):
             self._happens(warp.products, warp, lambda: warp.write(form.destination, multiply_group(warp, form)))
@@ -465,13 +477,27 @@ class KernelValues:
     # ---- memory
 
     def _global(self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], where: str) -> None:
-        size = form.access_bytes
         addresses = warp.address(form.addresses[-1], wide=True)[lanes]
         if form.parts[0] in ("LDL", "STL"):
-            content, places = warp.local.reshape(-1), lanes * LOCAL_BYTES + (addresses & (LOCAL_BYTES - 1))
+            self._local(warp, form, lanes, addresses)
         else:
-            content, places = self.memory.content, self.memory.place(where, addresses, size)
-        at = places[:, None] + np.arange(size)
+            places = self.memory.place(where, addresses, form.access_bytes)
+            self._move(warp, form, lanes, self.memory.content, places)
+
+    def _local(self, warp: WarpValues, form: Form, lanes: NDArray[np.int64], addresses: NDArray[np.int64]) -> None:
+        """LDL and STL, and generic addresses of local memory."""
+        places = lanes * LOCAL_BYTES + (addresses & (LOCAL_BYTES - 1))
+        self._move(warp, form, lanes, warp.local.reshape(-1), places)
+
+    def _move(
+        self,
+        warp: WarpValues,
+        form: Form,
+        lanes: NDArray[np.int64],
+        content: NDArray[np.uint8],
+        places: NDArray[np.int64],
+    ) -> None:
+        at = places[:, None] + np.arange(form.access_bytes)
         if form.opcode.unit in (Unit.LDG, Unit.LD):
             self._loaded(warp, form, lanes, content[at])
         else:
@@ -492,6 +518,10 @@ class KernelValues:
         addresses = warp.address(form.addresses[-1], wide=True)
         lanes = np.flatnonzero(warp.mask)
         inside = (addresses[lanes] >> 32 == WINDOW) | (form.opcode.unit is Unit.STAS)
+        local = addresses[lanes] >> 32 == LOCAL_WINDOW
+        if local.any():
+            self._local(warp, form, lanes[local], addresses[lanes[local]])
+            lanes, inside = lanes[~local], inside[~local]
         if inside.any():
             self._cluster(warp, form, lanes[inside], addresses, where)
         if not inside.all():
@@ -530,7 +560,7 @@ class KernelValues:
             else:
                 content = self.memory.content
                 at = int(self.memory.place(where, np.array([address]), size)[0]) + np.arange(size)
-            old, given = content[at].tobytes(), operands[0][k].tobytes()
+            old, given = content[at].tobytes(), operands[0][k].tobytes() if operands else (1).to_bytes(size, "little")
             other = operands[1][k].tobytes() if len(operands) > 1 else b""
             content[at] = np.frombuffer(changed(form, old, given, other), dtype=np.uint8)
             answers[lane] = np.frombuffer(answered(form, old, given), dtype=np.uint8)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+import numpy as np
+
 from arch.errors import InputError
+from sim.gpu.sass.floats import bf16, of_bf16
 from sim.gpu.sass.forms import Form
 from sim.gpu.sass.lower import operation_of
 from sim.gpu.sass.tables import Atomic
@@ -53,6 +56,9 @@ def answered(form: Form, old: bytes, given: bytes) -> bytes:
 
 
 def _sum(form: Form, old: bytes, given: bytes) -> bytes:
+    if any(part.startswith("BF16") for part in form.parts) and "ADD" in form.parts:
+        pairs = (of_bf16(np.frombuffer(x, dtype=np.uint16)) for x in (old, given))
+        return bf16(next(pairs) + next(pairs)).tobytes()
     layout = next((_FLOATS[part] for part in form.parts if part in _FLOATS), None)
     if layout is None or "ADD" not in form.parts or struct.calcsize(layout) != len(old):
         raise InputError(f"{form.instruction.place}: {form.instruction}: its values are not computed")

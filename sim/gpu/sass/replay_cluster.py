@@ -26,6 +26,7 @@ class CtaValues:
         self.shared = np.zeros(shared_end, dtype=np.uint8)
         self.written = np.zeros(shared_end, dtype=bool)
         self.mbarriers: dict[int, MbarrierValues] = {}
+        self.reductions: dict[int, list[NDArray[np.bool_]]] = {}
         self.cluster: ClusterValues = ClusterValues([self])
 
     def own(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -19,6 +19,8 @@ RANK_SHIFT = 24
 """An address in the shared memory of a cluster: the rank of a CTA above, the place in its shared memory below."""
 WINDOW = 0x7F00
 """Upper word of a generic address in the shared memory of the cluster: what SR_SWINHI gives, above all arrays."""
+LOCAL_WINDOW = 0x7E00
+"""Upper word of a generic address in a lane's local memory."""
 STACK = 16
 """Diverged paths of a warp that wait for their turn, at most."""
 
@@ -70,6 +72,8 @@ class Unit(IntEnum):
     UBLKRED = 41  # as UBLKCP, what is there is changed by them
     UTMAREDG = 42  # as UTMASTG, what is there is changed by the box
     SHARED_MATH = 43  # a pipe that the sub-cores of an SM share
+    JUMP = 44  # to where a register says: a table of branches, a return
+    BREAK = 45  # lanes leave a convergence barrier
 
 
 class Meaning(IntEnum):
@@ -113,6 +117,7 @@ class Meaning(IntEnum):
     FCHK = 35
     ELECT = 36
     QSPC = 37
+    LOOKUP = 38
 
 
 class Source(IntEnum):
@@ -213,6 +218,14 @@ class Mode(IntEnum):
     UNORDERED = 2048
 
 
+class Way(IntEnum):
+    """What decides whether a branch is taken, `Cell.OPERATION`."""
+
+    ASKED = 0  # its predicates
+    TOGETHER = 1  # that all lanes of the warp run
+    APART = 2  # that they do not
+
+
 class Atomic(IntEnum):
     """What an atomic does, `Cell.OPERATION`."""
 
@@ -281,6 +294,11 @@ class Special(IntEnum):
     RANK = 8
     WARP = 9
     WINDOW = 10
+    EQ_MASK = 11
+    LT_MASK = 12
+    LE_MASK = 13
+    GT_MASK = 14
+    GE_MASK = 15
 
 
 class Scalar(IntEnum):
@@ -307,7 +325,9 @@ class Scalar(IntEnum):
     STACK_MASK = 152
     PRODUCTS = 168  # HGMMA so far
     BEGUN = 169  # by HGMMA, 8 of them: when the tensor core began it
-    WIDTH = 177
+    SYNC_ROW = 177  # 16: where lanes wait at a convergence barrier
+    MET_ROW = 193  # where those wait that have MET
+    WIDTH = 194
 
 
 class Turn(IntEnum):
@@ -400,4 +420,6 @@ class Launched(IntEnum):
     FIRST_SUB_CORE = 7  # component number
     WGMMA_IN_FLIGHT = 8
     LOCAL_BEGIN = 9  # of all local memory
-    WIDTH = 10
+    FOLLOWS = 10  # 1: the trace is one of this simulator, which has both addresses of LDGSTS, one behind the other
+    CONSTANTS = 11  # place of the banks of constants in `data`
+    WIDTH = 12

@@ -15,7 +15,8 @@ _FIRST = re.compile(
     r"\s*/\* 0x(?P<word>[0-9a-f]{16}) \*/"
 )
 _SECOND = re.compile(r"\s+/\* 0x(?P<word>[0-9a-f]{16}) \*/")
-_LABEL = re.compile(r"(?P<name>\.L_\w+):")
+_LABEL = re.compile(r"(?P<name>\.L_\w+|\$[\w.$]+):")
+_TARGET = re.compile(r"\.L_\w+")
 _FUNCTION = re.compile(r"\s*\.section\s+\.text\.(?P<name>[^,\s]+)")
 _LINE = re.compile(r'\s*//## File "(?P<file>[^"]*)", line (?P<line>\d+)')
 
@@ -113,6 +114,8 @@ def read_functions(text: str) -> dict[str, Function]:
 
 
 def split_operands(text: str) -> list[str]:
-    """Operands between commas, those within brackets left whole."""
-    parts = re.split(r",\s*(?![^\[(]*[\])])", text.strip())
-    return [part.strip() for part in parts if part.strip()]
+    """Operands between commas, those within brackets left whole. Behind a register that a branch goes to stand what is
+    added to it, or the function that it counts from, and in a comment the labels that it may name."""
+    text, _, comment = text.partition("(*")
+    parts = re.split(r",\s*(?![^\[(]*[\])])|\s+(?=`\(|-?0x)", text.strip())
+    return [part.strip() for part in parts if part.strip()] + [f"`({name})" for name in _TARGET.findall(comment)]

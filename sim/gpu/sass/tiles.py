@@ -1,4 +1,4 @@
-"""Values of tiles that a warp holds in its registers: LDSM, STSM, HMMA, QMMA, HGMMA, QGMMA.
+"""Values of tiles that a warp holds in its registers: LDSM, STSM, MOVM, HMMA, IMMA, BMMA, QMMA, DMMA, HGMMA, QGMMA.
 
 Lane `i` holds of an 8 x 8 matrix of 16-bit numbers those of row i / 4, columns 2 (i mod 4) and the next, in one word
 (PTX ISA, matrix fragments of mma.m16n8k16).
@@ -16,12 +16,13 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.sass.floats import NAMES, numbers
 from sim.gpu.sass.forms import Form
-from sim.gpu.sass.meanings import Words
+from sim.gpu.sass.meanings_words import Words
 from sim.gpu.sass.operands import Kind, Operand
 
 if TYPE_CHECKING:
     from sim.gpu.sass.replay import WarpValues
 
+_INTEGERS = {"S8": "int8", "U8": "uint8", "S4": "int4", "U4": "uint4"}
 _ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4
 
 
@@ -43,7 +44,11 @@ def store_matrices(words: Sequence[Words], transposed: bool) -> NDArray[np.uint1
 
 def _formats(form: Form) -> tuple[str, str]:
     """Number formats of the operands of a product."""
-    narrow = [NAMES[part] for part in form.parts if part in NAMES]
+    if form.parts[0] == "BMMA":
+        return "bits", "bits"
+    narrow = [{**NAMES, **_INTEGERS}[part] for part in form.parts if part in NAMES or part in _INTEGERS]
+    if "TF32" in form.parts:
+        return "tf32", "tf32"
     wide = "bf16" if "BF16" in form.parts else "fp16"
     return (narrow[0], narrow[-1]) if narrow else (wide, wide)
 
@@ -60,26 +65,77 @@ def _tile(warp: WarpValues, operand: Operand, places: Sequence[tuple[int, int]],
     return found
 
 
+_TALL = ((0, 0), (1, 0))
+_DEEP = ((0, 0), (0, 1))
+_SQUARE = ((0, 0), (1, 0), (0, 1), (1, 1))
+_ONE = ((0, 0),)
+_SHAPES: dict[str, tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]] = {
+    **dict.fromkeys(("HMMA.16816", "IMMA.16832", "QMMA.16832", "TF32.1688"), (_SQUARE, _DEEP)),
+    **dict.fromkeys(("S4.16864", "BMMA.168256"), (_SQUARE, _DEEP)),
+    **dict.fromkeys(("HMMA.1688", "IMMA.16816", "TF32.1684", "S4.16832", "BMMA.168128"), (_TALL, _ONE)),
+    **dict.fromkeys(("IMMA.8816", "S4.8832", "BMMA.88128"), (_ONE, _ONE)),
+}
+"""Places of the registers of a and b, in blocks of 8 rows of 16 bytes; b's rows are the columns of the product."""
+
+
 def multiply(warp: WarpValues, form: Form) -> tuple[Words, ...]:
-    """HMMA and QMMA: d = a b + c, sums in fp32, of HMMA also in fp16."""
-    kind = form.parts[1]
-    of_fp32 = "F32" in form.parts[2:3]
-    known = ("16832",) if form.parts[0] == "QMMA" and of_fp32 else ("16816", "1688") if form.parts[0] == "HMMA" else ()
-    if kind not in known or "TF32" in form.parts:
+    """HMMA, IMMA, BMMA, QMMA: d = a b + c, sums in fp32, fp16 or int32; DMMA in fp64."""
+    name, kind = form.parts[:2]
+    if name == "DMMA":
+        return _multiply_fp64(warp, form)
+    of_a, of_b = _formats(form)
+    family = {"tf32": "TF32", "int4": "S4", "uint4": "S4"}.get(of_a, name)
+    shape = _SHAPES.get(f"{family}.{kind}")
+    if shape is None:
         raise InputError(f"check: {form.instruction.place}: {form.instruction}: its values are not computed")
     a, b, c = form.sources[:3]
-    deep = kind != "1688"
-    of_a, of_b = _formats(form)
-    left = _tile(warp, a, [(0, 0), (1, 0), (0, 1), (1, 1)] if deep else [(0, 0), (1, 0)], of_a)
-    right = _tile(warp, b, [(0, 0), (0, 1)] if deep else [(0, 0)], of_b)  # its columns are those of k
-    product = left @ right.T
-    if of_fp32:
-        total = [warp.word(c, k).view(np.float32) for k in range(4)]
-        at = [(_ROW, 2 * _PAIR), (_ROW, 2 * _PAIR + 1), (_ROW + 8, 2 * _PAIR), (_ROW + 8, 2 * _PAIR + 1)]
-        return tuple((product[place] + one).view(np.uint32) for place, one in zip(at, total, strict=True))
-    total16 = _tile(warp, c, [(0, 0), (1, 0)], of_a)
-    halves = (product + total16).astype(np.float16).view(np.uint16)
-    return load_matrices(halves.reshape(2, 8, 8), transposed=False)
+    left, right = _tile(warp, a, shape[0], of_a), _tile(warp, b, shape[1], of_b)
+    if "F16" in form.parts[2:3]:
+        halves = (left @ right.T + _tile(warp, c, _TALL, "fp16")).astype(np.float16).view(np.uint16)
+        return load_matrices(halves.reshape(2, 8, 8), transposed=False)
+    product = _logical(form, left, right) if name == "BMMA" else left @ right.T
+    rows = (0,) if shape[0] is _ONE else (0, 8)
+    at = [(_ROW + row, 2 * _PAIR + k) for row in rows for k in range(2)]
+    if name in ("IMMA", "BMMA"):
+        sums = [product[place].astype(np.int64) + warp.word(c, k).view(np.int32) for k, place in enumerate(at)]
+        sums = [np.clip(one, -(1 << 31), (1 << 31) - 1) for one in sums] if "SAT" in form.parts else sums
+        return tuple((one & 0xFFFFFFFF).astype(np.uint32) for one in sums)
+    total = [warp.word(c, k).view(np.float32) for k in range(4)]
+    return tuple(
+        (product[place] + one).astype(np.float32).view(np.uint32) for place, one in zip(at, total, strict=True)
+    )
+
+
+def _logical(form: Form, left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of rows of bits, how many are set in both, or in one of them."""
+    both = left @ right.T
+    return both if "AND" in form.parts else left.sum(axis=1)[:, None] + right.sum(axis=1)[None, :] - 2 * both
+
+
+def _multiply_fp64(warp: WarpValues, form: Form) -> tuple[Words, ...]:
+    """DMMA: a lane holds of a and b one number of each block of 8 x 4, of c two neighbours of each block of 8 x 8."""
+    large = form.parts[1] == "16x8x8"
+    if not large and form.parts[1] not in ("884", "8x8x4"):
+        raise InputError(f"check: {form.instruction.place}: {form.instruction}: its values are not computed")
+    places = (_SQUARE, _DEEP) if large else (_ONE, _ONE)
+    tiles = []
+    for operand, where in zip(form.sources, places, strict=False):
+        tile = np.zeros((16, 8))
+        for k, (row, column) in enumerate(where):
+            tile[8 * row + _ROW, 4 * column + _PAIR] = warp.fp64(operand, 2 * k)
+        tiles.append(tile)
+    product = tiles[0] @ tiles[1][:8].T
+    found = list[Words]()
+    for k in range(4 if large else 2):
+        at = product[_ROW + 8 * (k // 2), 2 * _PAIR + k % 2] + warp.fp64(form.sources[2], 2 * k)
+        whole = at.view(np.uint64)
+        found += [(whole & np.uint64(0xFFFFFFFF)).astype(np.uint32), (whole >> np.uint64(32)).astype(np.uint32)]
+    return tuple(found)
+
+
+def transposed(words: Words) -> Words:
+    """MOVM: a matrix of 8 x 8 halves in a register, its rows and columns exchanged."""
+    return load_matrices(store_matrices([words], transposed=False), transposed=True)[0]
 
 
 def swizzled(addresses: NDArray[np.int64], width: int) -> NDArray[np.int64]:

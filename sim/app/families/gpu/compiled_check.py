@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from arch.errors import InputError
 from sim.app.report.record import CheckResult
 from sim.gpu.language import GlobalTensor
-from sim.gpu.sass.floats import NAMES, bf16, fp8, of_bf16, of_fp8
+from sim.gpu.sass.contents import drawn
+from sim.gpu.sass.floats import NAMES, of_bf16, of_fp8
 from sim.gpu.sass.forms import form_of
 from sim.gpu.sass.kernel import SassKernel, SassLaunchProgram
 from sim.gpu.sass.replay import KernelValues, Memory
@@ -25,8 +26,6 @@ from workloads.ops.dtypes import epsilon
 NO_REFERENCE = "Check: the kernel has no reference; addresses, barriers and shared memory alone were judged."
 
 _SUMS = 4096
-_FLOATS = {"fp64": np.float64, "fp32": np.float32, "tf32": np.float32, "fp16": np.float16}
-_INTEGERS = {"int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "uint8": np.uint8}
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -82,22 +81,11 @@ def _depending_on_order(kernel: SassKernel, formats: dict[str, str], early: Arra
 
 
 def _content(tensor: GlobalTensor, seed: int, kernel: SassKernel) -> NDArray[np.generic]:
-    """Numbers for an array: those of its file, random ones of a normal distribution, or whole numbers below 8."""
+    """Numbers for an array: those of its file, or random ones."""
     given = kernel.contents.get(tensor.name)
     if given is not None:
         return np.asarray(given)
-    random = np.random.default_rng(seed)
-    if tensor.dtype in _INTEGERS:
-        return random.integers(0, 8, tensor.shape).astype(_INTEGERS[tensor.dtype])
-    numbers = random.standard_normal(tensor.shape)
-    if tensor.dtype == "bf16":
-        return bf16(numbers)
-    if tensor.dtype in NAMES.values():
-        return fp8(numbers, tensor.dtype)
-    if tensor.dtype not in _FLOATS:
-        known = ", ".join([*_FLOATS, "bf16", *NAMES.values(), *_INTEGERS])
-        raise InputError(f"check: array {tensor.name} is of {tensor.dtype}; values are computed of {known}")
-    return numbers.astype(_FLOATS[tensor.dtype])
+    return drawn(tensor, seed)
 
 
 def _executed(
