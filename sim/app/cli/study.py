@@ -162,7 +162,8 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.melt and table is None:
         raise InputError("--melt goes with --csv FILE")
     from sim.app.report.render import show
-    from sim.app.study.sweep import KINDS, known_metric, sweep
+    from sim.app.study.metrics import known_metric
+    from sim.app.study.sweep import KINDS, sweep
 
     for metric in (options.metric, *(options.pareto or ())):
         known_metric(metric)

@@ -196,9 +196,7 @@ def _outcome(wanted: Wanted, answer: Answer, recorded: Lock) -> Outcome:
     return replace(compared(wanted.name, known, new, wanted.tolerance), wanted=wanted, old=old, cpu_s=answer.cpu_s)
 
 
-def _cases(
-    block: Any, path: Path, line: int, common: Tolerance, given: Tolerance | None, record: str
-) -> list[Wanted]:
+def _cases(block: Any, path: Path, line: int, common: Tolerance, given: Tolerance | None, record: str) -> list[Wanted]:
     """The cases of one `[[case]]`: one for each machine that it names."""
     where = f"{path} line {line}"
     if not isinstance(block, dict):

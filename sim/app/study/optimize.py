@@ -24,9 +24,10 @@ from sim.app.study.case import Answer
 from sim.app.study.choice import choice_of
 from sim.app.study.executors import Executor, check_executor, make_executor
 from sim.app.study.expressions import Constraint, Expression, check_names, machine_names
+from sim.app.study.metrics import METRICS, MORE_IS_BETTER, known_metric, metrics
 from sim.app.study.runner import Progress
 from sim.app.study.store import ResultStore
-from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, choose, known_metric, metrics, run_points
+from sim.app.study.sweep import Row, Sweep, choose, run_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

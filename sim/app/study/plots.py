@@ -18,12 +18,13 @@ from sim.app.report import palette
 from sim.app.report.plots import as_it_is, below, coloured, picture_title
 from sim.app.study.axes import numeric
 from sim.app.study.choice import changed
-from sim.app.study.sweep import METRICS, MORE_IS_BETTER, Row, Sweep, known_metric
+from sim.app.study.metrics import METRICS, MORE_IS_BETTER, known_metric
 
 if TYPE_CHECKING:
     from sim.app.study.history import History
     from sim.app.study.optimize import Optimum
     from sim.app.study.sensitivity import Sensitivity
+    from sim.app.study.sweep import Row, Sweep
 
 _WIDE_RANGE = 8
 """A numeric axis whose largest value is so many times its smallest is drawn logarithmically."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
-from arch.near import hint
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
@@ -22,6 +21,7 @@ from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
 from sim.app.study.choice import Choice, changed, choice_of
 from sim.app.study.executors import Executor, check_executor, make_executor
+from sim.app.study.metrics import MORE_IS_BETTER, known_metric, metrics
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import ResultStore, default_store, opened
 
@@ -31,23 +31,8 @@ if TYPE_CHECKING:
 SWEEP_VERSION = "2.2"
 """Version of the JSON that `Sweep.to_dict` gives."""
 
-METRICS: Mapping[str, str] = {
-    "time_us": "time, us",
-    "cycles": "cycles",
-    "tflops": "TFLOPS",
-    "percent_of_peak": "% of peak",
-    "clock_hz": "mean clock, Hz",
-    "energy_j": "energy, J",
-    "power_w": "power, W",
-    "flops": "operations",
-    "macs": "multiply-accumulates",
-}
-"""Numbers of a report that a table has a column for, with their name on an axis."""
-
 KINDS = ("auto", "line", "heat")
 """Kinds of plots of a sweep, besides the Pareto front."""
-
-MORE_IS_BETTER = ("tflops", "percent_of_peak", "clock_hz")
 
 _SHOWN_ROWS = 200
 """Rows that text and HTML show; files hold all."""
@@ -264,14 +249,6 @@ def _asked_words(report: Mapping[str, Any]) -> list[str]:
     return [*changes, f"schedule {asked.schedule}", *asked.unusual]
 
 
-def metrics(report: Mapping[str, Any]) -> dict[str, float | int]:
-    """The numbers of a report that a table has columns for; bytes as `dram.read_bytes`."""
-    found: dict[str, float | int] = {name: report[name] for name in METRICS if name in report}
-    for level, sides in report.get("bytes", {}).items():
-        found |= {f"{level}.{side}_bytes": count for side, count in sides.items()}
-    return found
-
-
 def sweep(
     workload: str,
     arch: Sequence[str] | str = (),
@@ -382,10 +359,3 @@ def _cells(row: Row, keys: Sequence[str], switched: bool) -> tuple[str, ...]:
         f"{report['energy_j'] * 1000:.3g} mJ" if "energy_j" in report else "",
         f"{'* ' if switched else ''}{report['schedule']}",
     )
-
-
-def known_metric(metric: str) -> None:
-    """InputError, with the nearest name, for a metric that no table has."""
-    if metric not in METRICS and not metric.endswith("_bytes"):
-        near = hint(metric, METRICS, "; nearest: {}")
-        raise InputError(f"metric {metric}: must be one of {', '.join(METRICS)} or LEVEL.read_bytes{near}")
