@@ -14,7 +14,7 @@ from arch.errors import InputError
 from sim import simulate
 from sim.app.families.choice import DEAREST, SMALL_EVENTS, contenders, decide
 from sim.app.families.family import LateError
-from sim.app.run import program_listing, trace
+from sim.app.run import program_listing, request_of, run, run_recorded, trace
 
 
 @dataclass
@@ -56,6 +56,50 @@ def test_what_the_estimate_cannot_tell_apart_is_simulated() -> None:
     assert contenders(plan) == [0, 1, 2]  # type: ignore[arg-type]
     assert chosen(plan) == 2
     assert plan.ran == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("estimates", "times", "ran"),
+    [
+        ([100, 125, 130, 160], [150, 140, 110, 90], [0, 1, 2]),  # the best takes half as much again: 130 could be less
+        ([100, 121, 300], [119, 60, 60], [0]),  # off by less than is stated: 121 cannot be 2 % faster
+        ([100, 110, 190], [100, 55, 60], [0, 1]),  # 110 took half: 190 could take 95, but 55 is there already
+        ([100, 110, 190], [100, 55, 50], [0, 1]),
+        ([100, 101, 150], [100, 95, 40], [0, 1]),
+        ([100, 110, 150], [160, 70, 60], [0, 1]),  # nothing took less of its estimate than 110 did
+        ([100, 110, 125], [160, 150, 100], [0, 1, 2]),
+        ([100, 130, 170, 210], [None, 200, 150, 10], [0, 1, 2]),  # the first does not fit: what is next must show
+    ],
+)
+def test_what_could_win_within_the_error_that_shows_is_simulated(
+    estimates: list[int], times: list[int | None], ran: list[int]
+) -> None:
+    plan = FakePlan(estimates, times, [0] * len(estimates))
+    decide(plan)  # type: ignore[arg-type]
+    assert sorted(plan.ran) == ran
+
+
+def test_what_the_shown_error_asks_for_costs_no_more_than_choosing_may() -> None:
+    plan = FakePlan([100, 130, 140, 150], [200, 180, 170, 160], [SMALL_EVENTS] * 4)
+    assert chosen(plan) == 2
+    assert plan.ran == [0, 1, 2]
+    early = FakePlan([100, 130, 140], [200, 400, 150], [0] * 3)
+    assert chosen(early) == 2
+    assert early.limits == [None, 200, 200]
+
+
+def test_a_report_and_its_page_take_what_the_shown_error_brings() -> None:
+    """A product of which TPU v2's estimate is further off than it states, for the only contender."""
+    asked = request_of("gemm m=338 n=178 k=1", "tpu-v2")
+    record = run(asked)
+    shown = {c.schedule: (c.estimate_cycles, c.simulated_cycles) for c in record.candidates}
+    estimate, cycles = shown[record.schedule]
+    best = min(shown.values(), key=lambda pair: pair[0])
+    assert 100 * estimate > best[0] * (100 + record.estimate_error_percent)
+    assert cycles == min(took for _, took in shown.values() if took)
+    assert best[1] is not None
+    assert cycles < 0.9 * best[1]
+    assert run_recorded(asked)[0].schedule == record.schedule
 
 
 def test_what_is_simpler_comes_where_its_estimate_belongs_and_the_rest_in_the_order_of_the_list() -> None:

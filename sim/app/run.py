@@ -15,7 +15,7 @@ from arch.load import load_arch
 from arch.spec import MachineSpec
 from sim.app.asked import asked_of
 from sim.app.cost import Cost, version
-from sim.app.families.choice import Memory, Tried, contenders, decide
+from sim.app.families.choice import Memory, Tried, contenders, decide, settled
 from sim.app.families.family import Plan, Ran, Runner, runner_of
 from sim.app.families.request import Progress, Request, part
 from sim.app.report.asked import titled
@@ -171,7 +171,7 @@ def program_listing(
     if _is_network(asked):
         return _network(asked).listing()
     plan = _plan(asked)
-    return _runner(asked).listing(asked, 0 if _alone(plan) else decide(plan).chosen)
+    return _runner(asked).listing(asked, decide(plan).chosen if len(plan.candidates) > 1 else 0)
 
 
 def show_array(workload: Workload, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
@@ -264,9 +264,11 @@ def _alone(plan: Plan, tune: bool = False) -> bool:
 
 
 def _sole(plan: Plan, progress: Progress | None, wanted: Wanted) -> Tried | None:
-    """The run of the only contender, recorded; None where it does not fit the machine."""
+    """The run of the only contender, recorded; None where it does not fit the machine, or shows that another candidate
+    could be faster."""
     try:
-        return Tried({0: plan.run(0, progress, wanted)}, {})
+        ran = plan.run(0, progress, wanted)
+        return Tried({0: ran}) if settled(plan, ran) else None
     except TooMuchError:
         raise
     except InputError:

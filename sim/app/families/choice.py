@@ -6,13 +6,15 @@ a small problem costs; within the latter, it also simulates what the best estima
 whatever the estimates say. What the estimate does not see is much the same for all that computes in one way, so the
 best of each way comes first, and then the better estimate. Once choosing costs more than a small problem, nothing is
 simulated that cannot be faster by `MISSED_PERCENT`, where estimates of its way say how short it can be at the least.
+Where simulations show a larger error than the stated one, what could still be faster within the shown one follows, as
+long as choosing may cost it.
 Tuning simulates every candidate. A candidate is given up as soon as it has taken longer than the fastest so far. What
 a simulation costs is counted in events of the engine and not in seconds, so that every machine chooses alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -135,41 +137,111 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     Candidates that do not fit are passed over, beyond the contenders if need be. What `memory` knows is not simulated
     again, but for what is chosen; it counts as if it were, so that the choice is the same with and without it.
     """
-    runs: dict[int, Ran | Timed] = {}
-    refused: dict[int, InputError] = {}
-    late: dict[int, int] = {}
-    costs: dict[int, int] = {}
     wanted = contenders(plan, tune)
-    estimates, ways = [cycles for _, cycles in plan.candidates], plan.ways or [""] * len(plan.candidates)
-    rivals = [number for number in wanted[1:] if _may_be_faster(ways[number], estimates[number], estimates[wanted[0]])]
-    count = len(wanted) if tune else min(1 + len(rivals), DEAREST)  # that will run, about
+    search = _Search(plan, memory if len(wanted) > 1 else None, progress, _expected(plan, wanted, tune))
     for number in _order(plan, wanted, tune):
-        if runs and not tune:
-            if not _wanted(plan, number, wanted, runs, costs):
+        if search.runs and not tune:
+            if not search.affords(number, wanted):
                 break
-            fastest = min(ran.cycles for ran in runs.values())
-            if sum(costs.values()) > SMALL_EVENTS and not _may_be_faster(ways[number], estimates[number], fastest):
+            if search.events > SMALL_EVENTS and not search.may_be_faster(number):
                 continue
-        limit_ps = min((ran.device_ps for ran in runs.values()), default=None)
-        share = part(progress, min(len(costs), count - 1), count)
-        try:
-            ran = _simulated(plan, number, share, limit_ps, memory if len(wanted) > 1 else None)
-        except TooMuchError:
-            raise
-        except InputError as error:
-            refused[number] = error
-            continue
-        costs[number] = cost_of(plan, ran)
-        if isinstance(ran, Late):
-            late[number] = limit_ps or 0
-        else:
-            runs[number] = ran
+        search.simulate(number)
+    search.memory = memory
+    while not tune and (overlooked := search.overlooked(wanted)) is not None:
+        search.simulate(overlooked)
+    runs = search.runs
     if not runs:
-        raise next(iter(refused.values()))
-    tried = Tried(runs, refused, late, sum(costs.values()), plan.simpler)
+        raise next(iter(search.refused.values()))
+    tried = Tried(runs, search.refused, search.late, search.events, plan.simpler)
     if isinstance(runs[tried.chosen], Timed):
         runs[tried.chosen] = plan.run(tried.chosen, progress)
     return tried
+
+
+def _expected(plan: Plan, wanted: Sequence[int], tune: bool) -> int:
+    """How many candidates will run, about."""
+    if tune:
+        return len(wanted)
+    best = plan.candidates[wanted[0]][1] if plan.candidates else 0
+    rivals = [number for number in wanted[1:] if _may_be_faster(plan, number, best)]
+    return min(1 + len(rivals), DEAREST)
+
+
+def settled(plan: Plan, ran: Ran) -> bool:
+    """Whether the run of the only contender shows no error within which another candidate could be faster."""
+    search = _Search(plan, None, None, 1, {0: ran}, costs={0: cost_of(plan, ran)})
+    return search.overlooked([0]) is None
+
+
+@dataclass
+class _Search:
+    """The candidates of a plan while they are simulated one by one. count: how many will run, about. costs: in events,
+    by number."""
+
+    plan: Plan
+    memory: Memory | None
+    progress: Progress | None
+    count: int
+    runs: dict[int, Ran | Timed] = field(default_factory=dict)
+    refused: dict[int, InputError] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)
+    costs: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def events(self) -> int:
+        """What all simulations cost."""
+        return sum(self.costs.values())
+
+    @property
+    def fastest(self) -> int:
+        """Number of the fastest so far."""
+        return min(self.runs, key=lambda number: self.runs[number].device_ps)
+
+    def simulate(self, number: int) -> None:
+        """Simulates a candidate until it takes longer than the fastest; one that does not fit is refused."""
+        limit_ps = self.runs[self.fastest].device_ps if self.runs else None
+        share = part(self.progress, min(len(self.costs), self.count - 1), self.count)
+        try:
+            ran = _simulated(self.plan, number, share, limit_ps, self.memory)
+        except TooMuchError:
+            raise
+        except InputError as error:
+            self.refused[number] = error
+            return
+        self.costs[number] = cost_of(self.plan, ran)
+        if isinstance(ran, Late):
+            self.late[number] = limit_ps or 0
+        else:
+            self.runs[number] = ran
+
+    def affords(self, number: int, wanted: Collection[int]) -> bool:
+        """Whether one more candidate, as dear as the dearest so far, stays within what choosing may cost."""
+        most = SMALL_EVENTS
+        if number in wanted:
+            most = max(most, DEAREST * self.costs[self.fastest])
+        elif number not in self.plan.simpler:
+            return False
+        return self.events + max(self.costs.values()) <= most
+
+    def may_be_faster(self, number: int) -> bool:
+        """Whether a candidate may beat the fastest so far, by what estimates of its way say."""
+        return _may_be_faster(self.plan, number, min(ran.cycles for ran in self.runs.values()))
+
+    def overlooked(self, wanted: Collection[int]) -> int | None:
+        """The candidate beyond the stated error that is likeliest to beat the fastest by `MISSED_PERCENT` within the
+        error that simulations have shown, if they have shown a larger one and choosing may cost as much.
+
+        Within it, a candidate takes what its estimate says, or as little of it as the one that took least of its own.
+        """
+        estimates = [cycles for _, cycles in self.plan.candidates]
+        beyond = [n for n in range(len(estimates)) if n not in wanted and n not in self.costs and n not in self.refused]
+        if not beyond or not self.runs:
+            return None
+        number = min(beyond, key=lambda number: estimates[number])
+        shown = [(1, 1), *((ran.cycles, estimates[known]) for known, ran in self.runs.items())]
+        fastest = self.runs[self.fastest].cycles
+        could = any((100 + MISSED_PERCENT) * estimates[number] * took < 100 * fastest * of for took, of in shown)
+        return number if could and self.affords(number, [number]) else None
 
 
 def _simulated(
@@ -209,20 +281,8 @@ def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
     yield from (number for number in range(len(plan.candidates)) if number not in first)
 
 
-def _may_be_faster(way: str, estimate: int, cycles: int) -> bool:
-    """Whether what computes in a way may take over `MISSED_PERCENT` less than what takes so many cycles."""
-    excess = excess_percent(way)
+def _may_be_faster(plan: Plan, number: int, cycles: int) -> bool:
+    """Whether a candidate may take over `MISSED_PERCENT` less than so many cycles, by what estimates of its way say."""
+    excess = excess_percent(plan.ways[number]) if plan.ways else None
+    estimate = plan.candidates[number][1]
     return excess is None or estimate * 100 / (100 + excess) * (100 + MISSED_PERCENT) < 100 * cycles
-
-
-def _wanted(
-    plan: Plan, number: int, wanted: list[int], runs: Mapping[int, Ran | Timed], costs: Mapping[int, int]
-) -> bool:
-    """Whether one more candidate, as dear as the dearest so far, stays within what choosing may cost."""
-    most = SMALL_EVENTS
-    if number in wanted:
-        fastest = min(runs, key=lambda number: runs[number].device_ps)
-        most = max(most, DEAREST * costs[fastest])
-    elif number not in plan.simpler:
-        return False
-    return sum(costs.values()) + max(costs.values()) <= most
