@@ -70,6 +70,6 @@ def one_of(where: str, value: object, known: Iterable[Any]) -> Any:
     """One of some words or numbers."""
     words = list(known)
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or value not in words:
-        near = hint(value, words) if isinstance(value, str) else ""
+        near = hint(value, [word for word in words if isinstance(word, str)]) if isinstance(value, str) else ""
         raise InputError(f"{where}={shown(value)}: must be one of {', '.join(map(str, words))}{near}")
     return words[words.index(value)]

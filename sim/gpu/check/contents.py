@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from sim.gpu.language import GlobalTensor, Program
 
 Array = NDArray[Any]
 
+MOST_BYTES = 16 << 30
+"""Of all tensors of a program that is replayed with numbers."""
+
 
 def device_memory(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The program's tensors by name, those of `inputs` with their contents; shapes are the tensors'.
@@ -22,6 +26,12 @@ def device_memory(program: Program, inputs: Mapping[str, Array]) -> dict[str, Ar
     Raises InputError for inputs that are missing, unknown or of another shape.
     """
     tensors = {t.name: t for t in program.tensors}
+    size_bytes = sum(math.prod(t.shape) * np.dtype(_storage(t.dtype)).itemsize for t in program.tensors)
+    if size_bytes > MOST_BYTES:
+        raise InputError(
+            f"check: the tensors of program {program.name} take {size_bytes} B as numbers, more than the {MOST_BYTES} "
+            "that are kept; a smaller problem runs the same code"
+        )
     for name in inputs:
         if name not in tensors:
             raise InputError(f"inputs: {name} is no tensor of program {program.name}; it has {', '.join(tensors)}")

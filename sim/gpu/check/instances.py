@@ -13,6 +13,7 @@ from arch.errors import InputError
 from sim.gpu.language import (
     Assign,
     Buffer,
+    Expr,
     GlobalTensor,
     Kernel,
     Loop,
@@ -154,14 +155,14 @@ def _run(body: Sequence[Statement], number: int, env: dict[str, int], where: str
                 env[statement.var] = value
             number += 1
         elif isinstance(statement, Assign):
-            env[statement.var] = evaluate(statement.value, env)
+            env[statement.var] = _value(statement.value, env, where)
         else:
             if statement.again:
-                while evaluate(statement.trips, env):
+                while _value(statement.trips, env, where) > 0:
                     yield from _run(statement.body, number, env, where)
                 number += _ops(statement.body)
                 continue
-            trips, at, step = (evaluate(e, env) for e in (statement.trips, statement.start, statement.step))
+            trips, at, step = (_value(e, env, where) for e in (statement.trips, statement.start, statement.step))
             for _ in range(trips):
                 if statement.var:
                     env[statement.var] = at
@@ -183,8 +184,25 @@ def _instance(number: int, op: Op, env: dict[str, int], where: str) -> Instance:
             None if op.multicast is None else evaluate(op.multicast, env),
             tuple([evaluate(e, env) for e in op.indices]),
         )
-    except KeyError as missing:
-        raise InputError(f"{where}, {op.opcode}: variable {missing} is used before it is set") from None
+    except (KeyError, IndexError, ArithmeticError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _unknown(f"{where}, {op}", error) from None
+
+
+def _value(expr: Expr, env: dict[str, int], where: str) -> int:
+    """The value of a loop's or an assignment's expression."""
+    try:
+        return evaluate(expr, env)
+    except (KeyError, IndexError, ArithmeticError, ValueError) as error:
+        raise _unknown(where, error) from None
+
+
+def _unknown(where: str, error: Exception) -> InputError:
+    """The error for an expression that has no value."""
+    if isinstance(error, KeyError):
+        return InputError(f"{where}: variable {error} is used before it is set")
+    return InputError(f"{where}: an expression has no value: {error}")
 
 
 def _box(view: View, op: Op, env: dict[str, int], where: str) -> Box:

@@ -33,7 +33,7 @@ from sim.gpu.check.contents import Array, device_memory
 from sim.gpu.check.findings import Violations
 from sim.gpu.check.replay import Replay
 from sim.gpu.engine.events import EVENT_COLUMNS, Event
-from sim.gpu.language import Program
+from sim.gpu.language import GlobalTensor, Program, walk
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def interpret(program: Program, events: NDArray[np.int64], inputs: Mapping[str, 
     events = np.asarray(events)
     if events.ndim != 2 or events.shape[1] != EVENT_COLUMNS:
         raise InputError(f"event log: shape {events.shape}; it must be (rows, {EVENT_COLUMNS})")
+    _refuse_other_tensors(program)
     memory = device_memory(program, inputs)
     violations = Violations()
     # One warp's rows in the order of issue; the log may come in any order.
@@ -67,3 +68,13 @@ def interpret(program: Program, events: NDArray[np.int64], inputs: Mapping[str, 
             Replay(kernel, events[first:last], memory, violations).run()
     outputs = {t.name: memory[t.name].copy() for t in program.tensors if t.role == "output"}
     return CheckResult(outputs, violations.lines())
+
+
+def _refuse_other_tensors(program: Program) -> None:
+    """InputError for an op on a tensor that is not the program's, though it may have the name of one."""
+    declared = {tensor.name: tensor for tensor in program.tensors}
+    for op in (op for kernel in program.kernels for role in kernel.roles for op in walk(role.body)):
+        for tensor in (view.buffer for view in op.views if isinstance(view.buffer, GlobalTensor)):
+            known = declared.get(tensor.name)
+            if known is None or (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
+                raise InputError(f"program {program.name}, {op}: {tensor.name} {tensor.shape} is none of its tensors")

@@ -370,7 +370,7 @@ class Replay:
             result = np.full(box.shape, np.nan)
         else:
             operands = [v.astype(memory.dtype, copy=False) for v in values if v is not None]
-            result = np.asarray(op.compute(matrix(old, box.transposed), *operands, *step.instance.indices))
+            result = self._computed(step, matrix(old, box.transposed), operands)
         if box.transposed and result.ndim >= 2:
             result = np.swapaxes(result, -1, -2)
         if result.size != old.size:
@@ -380,6 +380,16 @@ class Replay:
             )
         new = rounded(result.reshape(box.shape), box.buffer.dtype)
         memory[clipped.index] = new[relative(clipped, box)]
+
+    def _computed(self, step: Step, old: Array, operands: list[Array]) -> Array:
+        """What an op's meaning in NumPy gives; InputError, with its line, where that fails."""
+        op = step.instance.op
+        assert op.compute is not None
+        try:
+            return np.asarray(op.compute(old, *operands, *step.instance.indices))
+        except Exception as error:  # somebody's function
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(f"kernel {self.kernel.name}, {op}: compute: {what}") from None
 
 
 Effect = Callable[[Replay, Step], None]

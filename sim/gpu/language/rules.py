@@ -12,7 +12,8 @@ from arch.near import hint
 from sim.gpu.language.expressions import Const, Expr
 from sim.gpu.language.ops import OPS, Action, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
-from sim.gpu.language.tensors import MBarrier, SharedTile, View
+from sim.gpu.language.ring import Ring
+from sim.gpu.language.tensors import Buffer, MBarrier, SharedTile, View
 
 MOST_COUNT = 1 << 24
 """Instructions of one op, which a compiler writes one after the other."""
@@ -61,8 +62,12 @@ def _malformed(op: Op) -> str:
     views = (*op.srcs, *(() if op.dst is None else (op.dst,))) if isinstance(op.srcs, tuple) else (op.srcs,)
     if not all(isinstance(view, View) for view in views):
         return "its operands must be views of tensors and tiles"
-    if not all(isinstance(index, Expr) for index in op.indices):
-        return "its indices must be expressions"
+    if not isinstance(op.indices, tuple) or not all(isinstance(index, Expr) for index in op.indices):
+        return "its indices must be a tuple of expressions"
+    if not isinstance(op.loads, tuple) or not all(isinstance(load, Op) for load in op.loads):
+        return f"loads={shown(op.loads)}: must be a tuple of ops"
+    if op.compute is not None and not callable(op.compute):
+        return f"compute={shown(op.compute)}: must be a function"
     if op.barrier is not None and not isinstance(op.barrier, MBarrier):
         return f"barrier={shown(op.barrier)}: must be an mbarrier"
     if op.dtype and op.dtype not in DTYPE_BYTES and not op.dtype.startswith("b"):
@@ -145,10 +150,12 @@ def check_kernel(kernel: Kernel) -> None:
         at = f"{where}, role {role.name}"
         _check_statements(role.body, at, 0)
         ops = list(walk(role.body))
-        signalled = {op.into for op in ops if op.into}
         for op in ops:
             if wrong := misfit(op) or _wrong_place(op, role, first_warp, kernel.warps):
                 raise InputError(f"{at}, {op}: {wrong}")
+        _check_registers(ops, at)
+        signalled = {op.into for op in ops if op.into}
+        for op in ops:
             for view in (*op.views, *(view for load in op.loads for view in load.views)):
                 if isinstance(view.buffer, SharedTile) and view.buffer not in shared:
                     raise InputError(f"{at}, {op}: shared tile {view.buffer.name} is not declared in this kernel")
@@ -171,12 +178,16 @@ def _check_sizes(kernel: Kernel, where: str) -> None:
     whole(f"{where}: descriptors", kernel.descriptors, 0, MOST_COUNT)
     whole(f"{where}: stands_for", kernel.stands_for)
     whole(f"{where}: launch_registers", kernel.launch_registers, 1, MOST_REGISTERS)
+    for what, kind, items in (("roles", Role, kernel.roles), ("shared", SharedTile, kernel.shared),
+                              ("barriers", MBarrier, kernel.barriers), ("rings", Ring, kernel.rings)):  # fmt: skip
+        if not isinstance(items, tuple) or not all(isinstance(item, kind) for item in items):
+            raise InputError(f"{where}: {what}={shown(items)}: must be a tuple of {kind.__name__}")
     for role in kernel.roles:
         at = f"{where}, role {name('role name', role.name)}"
         whole(f"{at}: warps", role.warps, 1, MOST_WARPS)
         whole(f"{at}: registers", role.registers, 1, MOST_REGISTERS)
-    if kernel.warps > MOST_WARPS:
-        raise InputError(f"{where}: {kernel.warps} warps a CTA; at most {MOST_WARPS} (1024 threads)")
+    if not 1 <= kernel.warps <= MOST_WARPS:
+        raise InputError(f"{where}: {kernel.warps} warps a CTA; must be 1 to {MOST_WARPS} (1024 threads)")
 
 
 def _check_names(kernel: Kernel, where: str) -> None:
@@ -189,13 +200,36 @@ def _check_names(kernel: Kernel, where: str) -> None:
 
 def _check_statements(body: Sequence[Statement], where: str, depth: int) -> None:
     """Kinds of a body's statements, and how deeply they are nested."""
+    if not isinstance(body, tuple):
+        raise InputError(f"{where}: a body must be a tuple of ops, loops and assignments, not {shown(body)}")
     if depth > MOST_DEPTH:
         raise InputError(f"{where}: has more than {MOST_DEPTH} loops and guards inside each other")
     for statement in body:
         if isinstance(statement, Loop):
+            expressions: tuple[Expr, ...] = (statement.trips, statement.start, statement.step)
             _check_statements(statement.body, where, depth + 1)
-        elif not isinstance(statement, Op | Assign):
+        elif isinstance(statement, Op | Assign):
+            expressions = (statement.value,)
+        else:
             raise InputError(f"{where}: {shown(statement)} is no op, loop or assignment")
+        if not all(isinstance(expr, Expr) for expr in expressions) or not isinstance(statement.var, str):
+            raise InputError(f"{where}: {shown(statement)}: its numbers must be expressions, its variable a name")
+        if isinstance(statement, Assign):
+            name(f"{where}: variable", statement.var)
+
+
+def _check_registers(ops: Sequence[Op], where: str) -> None:
+    """One register tile has one shape, which its name stands for."""
+    tiles: dict[str, Buffer] = {}
+    for op in ops:
+        for view in op.views:
+            if view.buffer.space is not Space.REGISTERS:
+                continue
+            known = tiles.setdefault(view.buffer.name, view.buffer)
+            if known.shape != view.buffer.shape:
+                raise InputError(
+                    f"{where}, {op}: two register tiles are named {known.name}; each needs a name of its own"
+                )
 
 
 def _wrong_place(op: Op, role: Role, first_warp: int, warps: int) -> str:

@@ -14,6 +14,12 @@ from sim.gpu.language.ops import Space
 MOST_BYTES = 1 << 50
 """Of one tensor, far above any machine's memory."""
 
+MOST_REGISTER_BYTES = 1 << 22
+"""Of one register tile, far above the registers of a warp: loops may stand for more than they hold at once."""
+
+MOST_BOX_BYTES = 1 << 28
+"""Of one view."""
+
 SWIZZLES_BYTES = (0, 32, 64, 128)
 """XOR patterns of TMA and ldmatrix."""
 
@@ -148,7 +154,9 @@ class RegisterTile:
     dtype: str
 
     def __post_init__(self) -> None:
-        _checked(self, "register tile", 1)
+        where = _checked(self, "register tile", 1)
+        if self.whole.size_bytes > MOST_REGISTER_BYTES:
+            raise InputError(f"{where}: has {self.whole.size_bytes} B; at most {MOST_REGISTER_BYTES}")
 
     def __getitem__(self, index: Any) -> View:
         return _view(self, index)
@@ -188,6 +196,8 @@ class View:
                 if extent > n:
                     raise InputError(f"{where}: {extents} does not fit its shape {self.buffer.shape}")
         _set(self, extents=extents, offsets=offsets, stage=as_expr(self.stage))
+        if self.size_bytes > MOST_BOX_BYTES:
+            raise InputError(f"{where}: {extents} has {self.size_bytes} B; at most {MOST_BOX_BYTES} in one box")
 
     @property
     def T(self) -> View:

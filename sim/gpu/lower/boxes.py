@@ -20,6 +20,10 @@ def box_row(view: View, addresses: Mapping[str, int], index_of: Callable[[Expr],
     assert isinstance(tensor, GlobalTensor)
     if len(tensor.shape) > 4:
         raise InputError(f"{where}: tensor {tensor.name} has {len(tensor.shape)} dimensions; at most 4")
+    if tensor.name not in addresses:
+        raise InputError(
+            f"{where}: tensor {tensor.name} is none of the program; it has {', '.join(addresses) or 'none'}"
+        )
     element = DTYPE_BYTES[tensor.dtype]
     contiguous = [d for d, s in enumerate(tensor.strides) if s == 1]
     if not contiguous:

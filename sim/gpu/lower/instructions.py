@@ -78,8 +78,9 @@ class SharedAccess(NamedTuple):
 
 def shared_access(spec: GpuSpec, op: Op) -> SharedAccess:
     """What one instruction of an op on shared memory takes of it."""
-    view = op.dst if op.spec.stores_shared else op.srcs[0]
-    assert view is not None
+    view = op.dst if op.spec.stores_shared else op.srcs[0] if op.srcs else None
+    if view is None:
+        raise InputError(f"{op.opcode} needs an operand in shared memory")
     row, banks = instruction(spec, op), spec.shared.banks
     if op.spec.shape:  # 8x8 matrices, each a row of 16 B by eight threads
         matrices = int(op.spec.shape.removeprefix("x"))

@@ -26,6 +26,23 @@ _BLOCK = re.compile(r"thread block = (\d+),(\d+),(\d+)")
 _COUNT = re.compile(r"(?P<key>warp|insts) = (?P<value>\d+)")
 _LIST, _STRIDE, _DELTAS = 0, 1, 2
 
+_NUMBERS = {
+    "shmem": ("shared_bytes", 10, (0, 1 << 20)),
+    "nregs": ("registers", 10, (0, 255)),
+    "binary version": ("generation", 10, (10, 999)),
+    "shmem base_addr": ("shared_base", 16, (0, 1 << 56)),
+    "local mem base_addr": ("local_base", 16, (0, 1 << 56)),
+    "accelsim tracer version": ("version", 10, (0, 99)),
+}
+"""Headers that are numbers: the field, its base, the smallest and largest that a kernel can have."""
+
+_SIDES = {"grid dim": (1, (1 << 31) - 1), "block dim": (1, 1024)}
+_MOST_THREADS = 1024
+_WIDTHS = (0, 1, 2, 4, 8, 16, 32)
+"""Bytes that a thread accesses."""
+
+_MOST_ADDRESS, _MOST_PC, _MOST_REGISTER, _MOST_OPERANDS = 1 << 56, 1 << 24, 255, 16
+
 
 MOST_BYTES = 512 << 20
 """Of a trace, unpacked."""
@@ -193,25 +210,18 @@ class _Reader:
         try:
             if key == "kernel name":
                 found.name = value
-            elif key in ("grid dim", "block dim"):
-                x, y, z = (int(word) for word in value.strip("()").split(","))
+            elif key in _SIDES:
+                x, y, z = (_between(int(word), *_SIDES[key]) for word in value.strip("()").split(","))
                 setattr(found, key.partition(" ")[0], (x, y, z))
-            elif key == "shmem":
-                found.shared_bytes = int(value)
-            elif key == "nregs":
-                found.registers = int(value)
-            elif key == "binary version":
-                found.generation = int(value)
-            elif key == "shmem base_addr":
-                found.shared_base = int(value, 16)
-            elif key == "local mem base_addr":
-                found.local_base = int(value, 16)
-            elif key == "accelsim tracer version":
-                found.version = int(value)
+                _between(math.prod(found.block), 1, _MOST_THREADS)
+            elif key in _NUMBERS:
+                name, base, limits = _NUMBERS[key]
+                setattr(found, name, _between(int(value, base), *limits))
             elif key == "enable lineinfo":
                 found.lines = value != "0"
         except ValueError:
-            raise self.wrong(f"{key} = {value} cannot be read") from None
+            least, most = _SIDES.get(key) or _NUMBERS[key][2]
+            raise self.wrong(f"{key} = {value[:40]} cannot be read: must be {least} to {most}") from None
 
     def cta(self, x: int, y: int, z: int) -> int:
         """The number of a CTA."""
@@ -229,18 +239,22 @@ class _Reader:
                     next(at)
             if self.found.lines:
                 next(at)
-            pc, mask = int(next(at), 16), int(next(at), 16)
-            written = tuple(next(at) for _ in range(int(next(at))))
+            pc, mask = _between(int(next(at), 16), 0, _MOST_PC), _between(int(next(at), 16), 0, (1 << LANES) - 1)
+            written = self.registers(at)
             opcode = next(at)
-            read = tuple(next(at) for _ in range(int(next(at))))
+            read = self.registers(at)
             size = int(next(at))
+            if size not in _WIDTHS:
+                raise self.wrong(f"{opcode} accesses {size} bytes a thread; must be {', '.join(map(str, _WIDTHS))}")
             access, left = -1, list[str]()
             if size > 0:
                 access, left = self.access(list(at), mask)
             else:
                 left = list(at)
-            immediate = int(left[0], 0) if left else 0
-        except (StopIteration, ValueError, RuntimeError):
+            immediate = _between(int(left[0], 0), -(1 << 31), 1 << 32) if left else 0
+        except InputError:
+            raise
+        except (StopIteration, ValueError, RuntimeError, IndexError, OverflowError):
             raise self.wrong(
                 f"{' '.join(words)[:60]!r} is no instruction: PC mask written opcode read bytes addresses"
             ) from None
@@ -251,6 +265,15 @@ class _Reader:
         warp.rows.append(self.places[row])
         warp.masks.append(mask)
         warp.accesses.append(access)
+
+    def registers(self, words: Iterator[str]) -> tuple[str, ...]:
+        """Names of registers behind their number."""
+        names = tuple(next(words) for _ in range(_between(int(next(words)), 0, _MOST_OPERANDS)))
+        for name in names:
+            number = name.lstrip("UR")
+            if number.isdecimal() and int(number[:9]) > _MOST_REGISTER:
+                raise self.wrong(f"register {name[:40]}: the last is R{_MOST_REGISTER}")
+        return names
 
     def access(self, words: list[str], mask: int) -> tuple[int, list[str]]:
         """The place of an access among the addresses, and the words behind it."""
@@ -270,13 +293,20 @@ class _Reader:
             words = words[len(lanes) :] if lanes else words[1:]
         else:
             raise ValueError
-        if mode != _STRIDE and len(lanes) > len(found):
-            raise ValueError
+        if found.min() < 0 or found.max() > _MOST_ADDRESS:
+            raise self.wrong(f"addresses {found.min():#x} to {found.max():#x}: must be 0 to {_MOST_ADDRESS:#x}")
         key = found.tobytes()
         if key not in self.seen:
             self.seen[key] = len(self.found.addresses)
             self.found.addresses.append(found)
         return self.seen[key], words
+
+
+def _between(number: int, least: int, most: int) -> int:
+    """The number; ValueError where it is less or more than it can be."""
+    if not least <= number <= most:
+        raise ValueError
+    return number
 
 
 def instructions(kernel: TracedKernel) -> Iterator[tuple[int, int, TracedWarp]]:

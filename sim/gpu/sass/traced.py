@@ -104,6 +104,8 @@ def _instruction(row: TracedRow, path: str) -> Instruction:
     if name in _FLOW:
         return found
     unit = opcode_of(found).unit
+    if unit in MEMORY and not row.size_bytes:
+        raise InputError(f"{path}: PC {row.pc:04x}: {row.opcode}: has no width and no addresses")
     if unit is Unit.LDGSTS:
         operands = [f"[{read[0] if read else 'RZ'}]", f"[{read[-1] if read else 'RZ'}.64]"]
     elif unit in MEMORY:
