@@ -2,6 +2,7 @@
 """The law of monotony on random cases: a better machine is not slower by accident.
 
     scripts/whatif_laws.py [--cases N] [--seed S] [--choice N] [--large] [--only PATTERN ...] [--json]
+    scripts/whatif_laws.py --turns N [--seed S] [--arch A ...] [--json]
 
 A case is an operator, a shape, a machine, one of its figures and a factor by which the figure gets better: more
 bandwidth, units, capacity or clock, or fewer cycles of a latency or an interval. It runs before and after, once with
@@ -11,6 +12,9 @@ after, it would not. The first `--choice` cases also simulate all candidates of 
 unchanged machine: how much slower the chosen one is than the best (regret), and how far estimates are from what was
 simulated, by family. `--choice N --large` looks at N products of 2^25 to 2^29 multiply-adds on eight GPUs instead, and
 at their choice alone. Exit code 1 if a run gets more than 5 % slower, or more than 1 % of the cases break the law.
+
+`--turns N` looks at N cases of another law (`turn_law.py`): a primary figure that bounds a run by the report's own word
+moves it; what caps it is found and listed. Exit code 1 if a figure does not move a run and nothing caps it.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import math
 import random
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +39,8 @@ FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
 
 from random_cases import RandomCase, large_products, random_cases  # noqa: E402
+from turn_law import Turn, Turned, turns  # noqa: E402
+from turn_law import examine as turn  # noqa: E402
 
 from arch.errors import InputError  # noqa: E402
 from arch.load import leaves, load_arch  # noqa: E402
@@ -46,6 +53,7 @@ from sim.app.families.family import (  # noqa: E402
     runner_of,
 )
 from sim.app.report.record import RunRecord  # noqa: E402
+from sim.app.report.sections import percent  # noqa: E402
 from sim.app.run import request_of, run  # noqa: E402
 
 SLOWER = 0.01
@@ -166,6 +174,17 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
     "rows that close": ("dram.t_rp=0 ns", "hbm.t_rp=0 ns", "ddr.t_rp=0 ns"),
 }
 """What can make a run on real hardware slower where a figure gets better, with the overrides that switch it off."""
+
+_FAST = tuple(f"{memory}.bandwidth=500 TB/s" for memory in ("dram", "hbm", "ddr"))
+
+MECHANISMS_OF: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "*.channels": {"a line that passes one channel, of more that share a bandwidth": _FAST},
+    "array.*": {
+        "tiles of weights that come whole, to each array on its own": (*_FAST, "dram.latency=0 ns", "dram.t_rcd=0 ns"),
+        "such tiles, and cycles on the way through a longer array": (*_FAST, "dram.latency=0 ns", "clock.boost=20 GHz"),
+    },
+}
+"""Further ones by pattern of the figure that gets better: more of it is not more of everything."""
 
 Mode = Literal["held", "auto"]
 
@@ -316,7 +335,8 @@ def _mechanism(case: Case, changed: Sequence[str], outcome: Outcome) -> str:
     """The first mechanism without which the better figure makes the run no slower, with the schedules that ran: the one
     that ran before and, of the better machine, any of both, for its choice could have stayed."""
     first, second = outcome.schedules
-    for name, overrides in MECHANISMS.items():
+    own = [table for pattern, table in MECHANISMS_OF.items() if fnmatch.fnmatch(case.path, pattern)]
+    for name, overrides in (entry for table in (MECHANISMS, *own) for entry in table.items()):
         spec = load_arch(case.run.arch)
         off = [text for text in overrides if _value(spec, text.partition("=")[0]) is not None]
         if not off:
@@ -406,6 +426,27 @@ def examine_all(some: Sequence[Case], choices: int, *, say: bool = False) -> Fou
     return found
 
 
+def caps_of(machine: str) -> list[tuple[str, bool]]:
+    """Figures that might cap another one, and whether more of each is better; the clock, which caps most, is last."""
+    family = load_arch(machine).family
+    found = [(f"{memory}.channels", True) for memory in ("dram", "hbm", "ddr")]
+    found += [(path, table is MORE) for table in (MORE, LESS) for path in table[family]]
+    return sorted(found, key=lambda cap: cap[0] == "clock.boost")
+
+
+def turned_all(some: Sequence[Turn], *, say: bool = False) -> list[tuple[Turn, Turned | str]]:
+    """What came of each case, or why its machine cannot run it."""
+    found: list[tuple[Turn, Turned | str]] = []
+    for number, case in enumerate(some):
+        try:
+            found.append((case, turn(case, caps_of(case.run.arch))))
+        except InputError as error:
+            found.append((case, str(error)))
+        if say:
+            print(f"\r{number + 1} of {len(some)}", end="", file=sys.stderr, flush=True)
+    return found
+
+
 def choices_of(some: Sequence[RandomCase]) -> Found:
     """The choice of each run alone."""
     made = [(case, choice(case)) for case in some]
@@ -479,6 +520,28 @@ def text_of(found: Found) -> str:
     return "\n".join(lines)
 
 
+def turns_text(found: Sequence[tuple[Turn, Turned | str]]) -> str:
+    """What came of the law of turning, for people: how often each figure moves what it bounds, and what caps it."""
+    ran = [(case, o) for case, o in found if isinstance(o, Turned)]
+    bound = [(case, o) for case, o in ran if o.scarce]
+    lines = [
+        f"{len(found)} cases: {len(bound)} bound by their figure, of which {sum(o.moves for _, o in bound)} move with "
+        f"it, {sum(bool(o.cap) for _, o in bound)} are capped; {len(ran) - len(bound)} not bound by it, "
+        f"{len(found) - len(ran)} refused by their machine"
+    ]
+    for family, figure in sorted({(load_arch(case.run.arch).family, case.figure) for case, _ in bound}):
+        some = [o for c, o in bound if (load_arch(c.run.arch).family, c.figure) == (family, figure)]
+        caps = Counter(o.cap for o in some if o.cap)
+        by = f"; capped by {', '.join(f'{cap} ({count})' for cap, count in caps.most_common())}" if caps else ""
+        lines.append(f"  {family} {figure}: {sum(o.moves for o in some)} of {len(some)} move{by}")
+    for case, outcome in bound:
+        if not outcome.moves:
+            what = f"capped by {outcome.cap}" if outcome.cap else "NO CAP FOUND"
+            saved = f"saves {percent(outcome.saved)} of {percent(outcome.in_proportion)}"
+            lines.append(f"  {case}, divided by {outcome.scarce}: {saved}, {what}")
+    return "\n".join(lines)
+
+
 def dict_of(found: Found) -> dict[str, Any]:
     """What was found, as plain data."""
     return {
@@ -495,6 +558,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=lambda text: int(text) if text.isdigit() else text, default=0)
     parser.add_argument("--choice", type=int, default=0, metavar="N", help="simulate all candidates of the first N")
     parser.add_argument("--large", action="store_true", help="larger products instead, their choice alone")
+    parser.add_argument("--turns", type=int, default=0, metavar="N", help="cases of the law of turning instead")
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="figures, such as 'dram.*'")
     parser.add_argument("--arch", nargs="+", default=[], metavar="A", help="machines; default: all presets")
     parser.add_argument("--json", action="store_true")
@@ -503,6 +567,11 @@ def main(words: list[str] | None = None) -> int:
         large = choices_of([*islice(large_products(options.seed, tuple(options.arch)), options.choice)])
         print(json.dumps(dict_of(large)) if options.json else text_of(large))
         return 0
+    if options.turns:
+        turned = turned_all([*islice(turns(options.seed, tuple(options.arch)), options.turns)], say=sys.stderr.isatty())
+        plain = [{"case": str(case), **(asdict(o) if isinstance(o, Turned) else {"refused": o})} for case, o in turned]
+        print(json.dumps(plain) if options.json else turns_text(turned))
+        return int(any(isinstance(o, Turned) and not o.moves and not o.cap for _, o in turned))
     drawn = cases(options.seed, options.only, tuple(options.arch))
     found = examine_all([next(drawn) for _ in range(options.cases)], options.choice, say=sys.stderr.isatty())
     print(json.dumps(dict_of(found)) if options.json else text_of(found))

@@ -31,3 +31,13 @@ def test_work_that_reads_weights_once_goes_with_the_bandwidth(
         after = simulate(workload, machine, schedule=before.record.schedule, set=[f"dram.bandwidth={rate:.3f} GB/s"])
         assert 1 - after.time_us / before.time_us >= 0.5 * (1 - 1 / factor)
         assert "goes with dram.bandwidth" in after.to_dict()["notes"][-1]
+
+
+def test_what_caps_a_bandwidth_is_named() -> None:
+    """Channels that are set stay, and lines of rows of their own hold each for as long as before."""
+    held = ["dram.channels=80", "dram.t_ccd=1.62 ns"]
+    work, machine = "gemm m=1 n=7168 k=2048 dtype=bf16 tb=T", "a100-sxm4-80gb"
+    before = simulate(work, machine)
+    capped = simulate(work, machine, schedule=before.record.schedule, set=["dram.bandwidth=4.078 TB/s", *held])
+    assert capped.time_us > 0.9 * before.time_us
+    assert "(dram.t_ccd)" in str(capped)

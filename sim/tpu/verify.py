@@ -50,7 +50,7 @@ class _Buffer:
     """Who wrote and who read each granule of the unified buffer last: numbers of a unit's instructions, 0: nobody."""
 
     granule: int
-    written_by: NDArray[np.int8]
+    written_by: NDArray[np.int32]
     written: NDArray[np.int32]
     read: NDArray[np.int32]
 
@@ -168,7 +168,7 @@ def _buffer(program: Program, spec: TpuSpec, count: int) -> _Buffer:
     granule = max(1, int(np.gcd.reduce(sorted(numbers))) if numbers else 1)
     size = -(-spec.unified_buffer.size_bytes // granule)
     shape = (size,)
-    buffer = _Buffer(granule, np.zeros(shape, np.int8), np.zeros(shape, np.int32), np.zeros((count, size), np.int32))
+    buffer = _Buffer(granule, np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros((count, size), np.int32))
     for address, length in program.resident:
         buffer.written[address // granule : -(-(address + length) // granule)] = -1  # before anything else
     return buffer

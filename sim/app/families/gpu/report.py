@@ -414,10 +414,31 @@ def _tail(report: Report, kernel: KernelRecord) -> list[Sentence]:
 def _closed_rows(figures: Figures) -> list[Sentence]:
     """Accesses of DRAM that mostly open a row."""
     rates = hit_rates(figures.counters)
-    if figures.bound != "dram" or rates.get("dram_row", 1.0) >= 0.5:
-        return []
-    hits = percent(rates["dram_row"])
-    return [Sentence(f"Only {hits} of DRAM accesses hit an open row: longer contiguous pieces help.")]
+    found = []
+    if figures.bound == "dram" and rates.get("dram_row", 1.0) < 0.5:
+        hits = percent(rates["dram_row"])
+        found.append(Sentence(f"Only {hits} of DRAM accesses hit an open row: longer contiguous pieces help."))
+    share, figure = rows_opened(figures)
+    if share >= LATENCY_BOUND_BELOW and share > figures.speed_of_light().get("dram", 0.0):
+        held = (
+            f"Rows that DRAM channels open one after the other hold them for {percent(share)} of the time ({figure}):"
+        )
+        way = "more bandwidth moves that with more dram.channels, as it brings them, or less of this figure."
+        found.append(Sentence(f"{held} {way}"))
+    return found
+
+
+def rows_opened(figures: Figures) -> tuple[float, str]:
+    """Share of the time for which channels of the DRAM wait to open the next row, and the figure that makes them."""
+    counters, dram = figures.counters, figures.machine.spec.get("dram", {})
+    opened = counters.get("dram_row_misses", 0)
+    if not opened:
+        return 0.0, ""
+    moved = counters["dram_read_bytes"] + counters["dram_write_bytes"]
+    bursts = moved / dram["atom"] / (opened + counters["dram_row_hits"])
+    each_ps = {"dram.t_faw": dram["t_faw"] / 4, "dram.t_ccd": bursts * dram["t_ccd"]}
+    figure = max(each_ps, key=lambda path: each_ps[path])
+    return opened * each_ps[figure] / (dram["channels"] * figures.device_ps), figure
 
 
 def _nearer(reached: Mapping[str, float]) -> Claim:
