@@ -64,6 +64,11 @@ def test_what_depends_on_local_memory_is_executed_with_values_first(tmp_path: Pa
         simulate(text("c_local_stack.sm80", "y=int32[128] x=int32[129]"), "a100-sxm4-80gb")
 
 
+def test_which_way_a_division_of_integers_takes_is_not_guessed() -> None:
+    with pytest.raises(InputError, match=r"array x is read, whose content nobody has given \(give its array as NAME="):
+        simulate(text("i_divide64.sm80", "y=int64[128] x=int64[129]"), "a100-sxm4-80gb")
+
+
 def unknown(opcode: str) -> str:
     with pytest.raises(InputError) as error:
         opcode_of(Instruction(0, "", opcode, (), Control(1, False, -1, -1, 0)))

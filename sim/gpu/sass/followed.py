@@ -25,6 +25,7 @@ from sim.gpu.sass.replay_flow import bits
 from sim.gpu.sass.tables import LANES, Launched, SassProgram, Traced, Unit
 
 _SHARED = (Unit.LDS, Unit.STS, Unit.LDSM, Unit.STSM, Unit.ATOMS)
+_HINT = " (give its array as NAME=dtype[shape]:FILE.npy)"
 _UNTOUCHED = "; nothing was run"
 _NOT_FOLLOWED = (*TMA, *BULK, Unit.SYNCS, Unit.HGMMA, Unit.STAS, Unit.REDAS)
 
@@ -70,9 +71,7 @@ class RecordedValues(KernelValues):
             inside = addresses[(addresses >= begin) & (addresses + size <= end)] - self.memory.first
             places = (inside[:, None] + np.arange(size)).ravel()
             if loads and not self.stored[places].all():
-                raise ValuesError(
-                    f"array {name} is read, which nobody knows (give its array as NAME=dtype[shape]:FILE.npy)"
-                )
+                raise ValuesError(f"array {name} is read, whose content nobody has given")
             if not loads:
                 self.stored[places] = True
 
@@ -140,7 +139,8 @@ def _followed(program: SassLaunchProgram, kernel: SassKernel, why: ValuesError) 
     try:
         made.recording(program.addresses())
     except ValuesError as error:
-        raise ValuesError(f"{str(why).removesuffix(_UNTOUCHED)}, and {error}{_UNTOUCHED}") from None
+        where = str(why).removesuffix(_UNTOUCHED).replace(_HINT, "")
+        raise ValuesError(f"{where}, and {error}{_HINT}{_UNTOUCHED}") from None
     except InputError as error:
         raise InputError(str(error).removeprefix("check: ")) from None
     floats = [tensor.name for _, tensor in open_ones if tensor.dtype not in INTEGERS and tensor.name != VARIABLES]

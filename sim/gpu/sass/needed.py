@@ -6,6 +6,7 @@ needed behind it, less what it writes for certain, plus what it reads if anythin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from arch.errors import InputError
@@ -54,14 +55,14 @@ def rare_ways(forms: Sequence[Form]) -> frozenset[int]:
                 if (
                     other.opcode.unit is Unit.BRANCH
                     and other.guard
-                    and (_INTERNAL in called or _is_check(forms, before))
+                    and (_RARE.search(called) or _is_check(forms, before))
                 ):
                     found.add(before)
                 break
     return frozenset(found)
 
 
-_INTERNAL = "$__internal_"
+_RARE = re.compile(r"\$__internal_\w*\$?\w*(slowpath|(div|rcp|sqrt)_\w*f(32|64))")
 _LONGEST_WAY = 16
 
 
