@@ -51,7 +51,7 @@ class ArrayArgument:
         packed = io.BytesIO(reading.content(self.file, f"{self}: {self.file}"))
         try:
             found: np.ndarray = np.lib.format.read_array(packed, allow_pickle=False)
-        except (ValueError, MemoryError) as error:
+        except Exception as error:  # of many kinds: NumPy reads the header as Python's words
             raise InputError(f"{self}: {self.file} cannot be read as .npy: {error}") from None
         if found.shape != self.shape or found.dtype.itemsize != DTYPE_BYTES[self.dtype]:
             raise InputError(f"{self}: {self.file} holds {found.dtype}{list(found.shape)}")

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from arch import GpuSpec, InputError, load_arch
-from sim.host.model import REPLAY_READY, Copy, Dependent, Host, Kernel, Node, Overlap, Process
+from sim.host.model import Copy, Dependent, Host, Kernel, Node, Overlap, Process
 from sim.host.scopes import SCOPES, Call, Replayed, call_times, calls_ps, scope_ps
 
 US = 1_000_000
@@ -189,7 +189,7 @@ def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
 
 def test_graphs_of_many_kernels_pay_more_at_their_border(spec: GpuSpec) -> None:
     slow = with_figures(spec, gap_replay_more_ps=4 * US)
-    for kernels, more in ((REPLAY_READY, 0), (REPLAY_READY + 1, 4 * US)):
+    for kernels, more in ((3, 0), (4, 4 * US)):
         layer = [Call("call", (NULL,) * kernels)]
         taken = [calls_ps(machine, layer, "graph", replayed=Replayed(1, 100)) for machine in (spec, slow)]
         assert taken[1] - taken[0] == pytest.approx(more, rel=0.02)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -187,6 +188,20 @@ def test_the_claims_of_a_dead_process_are_void(tmp_path: Path) -> None:
     assert done.stdout == "True\n"
     with ResultStore(path) as store:
         assert store._db.execute("select count(*) from claims").fetchone() == (1,)
+        assert store.claim("a")
+
+
+def test_a_claim_of_another_host_holds_until_it_lapses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may live there, whatever has its number here."""
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        for host, free in (("elsewhere", False), (socket.gethostname(), True)):
+            until = time.time() + module.CLAIM_S
+            store._db.execute("insert or replace into claims values ('a', ?, ?)", (f"{host}:{dead.pid}:0", until))
+            assert store.claim("a") is free
+        store._db.execute("insert or replace into claims values ('a', 'elsewhere:1:0', ?)", (until,))
+        monkeypatch.setattr(time, "time", lambda: until + 1)
         assert store.claim("a")
 
 

@@ -11,13 +11,13 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from arch import reading
-from arch.errors import InputError
+from arch.errors import InputError, what_is_wrong
 from sim.gpu.sass.text import Function, read_functions
 
 HOPPER = 90
@@ -90,11 +90,32 @@ def read_compiled(path: str, kernel: str = "") -> CompiledKernel:
     if not text.startswith(_HEADER):
         raise InputError(f"--cubin {path}: is no cubin (an ELF file), nor a disassembly that tilewave wrote")
     header, _, body = text.partition("\n")
-    facts = json.loads(header.removeprefix(_HEADER))
-    for name in ("parameters", "constants", "pointers"):
-        facts[name] = tuple(tuple(one) for one in facts.get(name, ()))
-    facts["cluster"] = tuple(facts["cluster"]) if facts.get("cluster") else None
-    return CompiledKernel(**facts, function=_chosen(read_functions(body), kernel or facts["name"], path))
+    facts = reading.document(header.removeprefix(_HEADER), f"--cubin {path}")
+    try:
+        found = _facts(facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"--cubin {path}: its first line is damaged ({what_is_wrong(error)})") from None
+    return CompiledKernel(**found, function=_chosen(read_functions(body), kernel or found["name"], path))
+
+
+def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in front of a disassembly, each of its kind; ValueError and its like where one is not."""
+    found: dict[str, Any] = {key: _whole(facts[key]) for key in ("sm", "registers", "shared_bytes", "bank_bytes")}
+    for key in ("parameters", "pointers"):
+        found[key] = tuple((_whole(a), _whole(b)) for a, b in facts.get(key, ()))
+    found["constants"] = tuple((_whole(bank), bytes.fromhex(code).hex()) for bank, code in facts.get("constants", ()))
+    found["variables"] = bytes.fromhex(facts.get("variables", "")).hex()
+    if facts.get("cluster"):
+        x, y, z = map(_whole, facts["cluster"])
+        found["cluster"] = (x, y, z)
+    return {**found, "name": str(facts["name"])}
+
+
+def _whole(value: Any) -> int:
+    """A whole number from 0 on, of 32 bits; ValueError for anything else."""
+    if type(value) is not int or not 0 <= value < 1 << 32:
+        raise ValueError(f"{value!r:.40} is no whole number")
+    return value
 
 
 def kernel_of(cubin: bytes, disassembly: str, kernel: str, path: str) -> CompiledKernel:
