@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton")
@@ -34,6 +35,22 @@ def test_a_product_is_what_tritons_interpreter_says(machine: str) -> None:
     assert report.record.check is not None
     assert report.record.check.passed
     assert report.record.kernels[0].counters["macs"] >= 80 * 96 * 64
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dequant grid=2 q=uint8[512] s=fp16[16] out=fp16[1024] n=512 B=256",
+        "cross_entropy grid=8 x=fp32[8,1000] label=int64[8]:{labels} out=fp32[8] n=1000 B=1024",
+        "scan grid=2 x=fp32[2,4096] out=fp32[2,4096] n=4096 B=4096",
+    ],
+)
+def test_formats_of_tensors_and_a_long_scan(text: str, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.arange(8, dtype=np.int64) * 100)
+    report = simulate(f"{FILE.with_name('tensors.py')}:{text.format(labels=labels)}", A100, check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
 
 
 def test_a_product_by_tensor_maps_is_what_tritons_interpreter_says() -> None:
