@@ -2,7 +2,7 @@
 it does.
 
 A step is a warp that starts, a trip of one of its loops (of `loop_while`, whose end nobody knows, a tenth of one) or 64
-instructions of one op; of a dataflow section, a firing of a stage; of a TPU, an instruction or a row that it streams.
+instructions of one op; of a dataflow section, a firing of a stage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def too_long(where: str, number: int | None = None) -> InputError:
     most = steps()
     takes = f"takes at least {number} steps" if number is not None else f"has not ended after {most} steps"
     return InputError(
-        f"{where}: {takes} (trips of loops of all warps, firings, rows); the limit is {most}; "
+        f"{where}: {takes} (trips of loops of all warps, firings); the limit is {most}; "
         f"{VARIABLE}=N in the environment allows N"
     )
 

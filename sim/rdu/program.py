@@ -23,8 +23,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.dtypes import DTYPE_BYTES
+from arch.arguments import name as text
+from arch.arguments import one_of, shown, whole, wholes
+from arch.dtypes import DTYPE_BYTES, format_of
 from arch.errors import InputError
+from arch.limits import check_steps
 from arch.near import hint
 
 Array = NDArray[Any]
@@ -43,8 +46,9 @@ class Counter:
     table: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.trips < 1:
-            raise InputError(f"counter {self.name}: trips={self.trips} must be at least 1")
+        whole(f"counter {text('counter', self.name)}: trips", self.trips, 1)
+        for trips in self.table:
+            whole(f"counter {self.name}: table", trips)
         if self.outer is not None and (
             len(self.table) != self.outer.trips or not all(1 <= t <= self.trips for t in self.table)
         ):
@@ -81,6 +85,7 @@ class Index:
 
 def walk(over: Sequence[Counter]) -> NDArray[np.int64]:
     """Values of nested counters in the order of the loops, one row a firing, one column a counter."""
+    check_steps(f"a stage over ({_names(over)})", math.prod(counter.trips for counter in over))
     table = np.zeros((1, 0), np.int64)
     for counter in over:
         if counter.outer is None:
@@ -332,6 +337,15 @@ class Tensor:
     home: Place = "hbm"
     """`ddr`: launches with `Call.prefetch` have it copied from there to HBM."""
 
+    def __post_init__(self) -> None:
+        where = f"tensor {text('tensor', self.name)}"
+        wholes(f"{where}: shape", self.shape, 1)
+        format_of(text(f"{where}: dtype", self.dtype), f"{where}: dtype")
+        one_of(f"{where}: role", self.role, ("input", "output", "scratch"))
+        one_of(f"{where}: place", self.place, get_args(Place))
+        one_of(f"{where}: home", self.home, get_args(Place))
+        whole(f"{where}: copies", self.copies, 1)
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the array on one device."""
@@ -359,6 +373,11 @@ class Out:
     over: tuple[Counter, ...]
     collect: tuple[Counter, ...] | None = None
     axis: int = -1
+
+    def __post_init__(self) -> None:
+        shape = wholes("output: shape", self.shape, 1)
+        format_of(text("output: dtype", self.dtype), "output: dtype")
+        whole("output: axis", self.axis, -len(shape), max(0, len(shape) - 1))
 
     @property
     def token_over(self) -> tuple[Counter, ...]:
@@ -647,8 +666,8 @@ class Section:
         that balance the section. simd_par: the same for what is no matrix product. carry: tiles that the body takes and
         gives back under the same name.
         """
-        if min(row_par, col_par, simd_par) < 0:
-            raise InputError(f"{name}: row_par={row_par}, col_par={col_par}, simd_par={simd_par}: must be at least 1")
+        for what, parts in (("row_par", row_par), ("col_par", col_par), ("simd_par", simd_par)):
+            whole(f"{name}: {what}", parts)
         stage = self._add(Stage(name, "compute", tuple(over), row_par=row_par, carry=carry or {}))
         stage.col_par = col_par or int(row_par > 0)
         stage.simd_par = simd_par or stage.row_par * stage.col_par
@@ -722,6 +741,14 @@ class Section:
     # ---- making
 
     def _add(self, stage: Stage) -> Stage:
+        text(f"section {self.name}: stage", stage.name)
+        for counter in stage.over:
+            if not isinstance(counter, Counter):
+                raise InputError(f"{stage.name}: over={shown(stage.over)}: must be counters")
+        for what, number in (("units", stage.units), ("latency_cycles", stage.latency_cycles)):
+            whole(f"{stage.name}: {what}", number)
+        if stage.interval_cycles is not None:
+            whole(f"{stage.name}: interval_cycles", stage.interval_cycles)
         if any(other.name == stage.name for other in self.stages):
             raise InputError(f"section {self.name}: two stages are called {stage.name}")
         self.stages.append(stage)
@@ -749,8 +776,11 @@ class Section:
                     f"{stage.name}: reads tokens over ({_names(prefix)}), with which its own nest "
                     f"({_names(stage.over)}) must begin"
                 )
-            if read.depth < 1:
-                raise InputError(f"{read.output.stage.name} -> {stage.name}: depth={read.depth} must be at least 1")
+            channel = f"{read.output.stage.name} -> {stage.name}"
+            whole(f"{channel}: depth", read.depth, 1)
+            whole(f"{channel}: stride", read.stride, 1)
+            if read.pmus is not None:
+                whole(f"{channel}: pmus", read.pmus, 1)
             read.reader, read.port = stage, port
             stage.reads[port] = read
 

@@ -6,11 +6,13 @@ the unified buffer that is ordered only by lucky timing is an error, whatever th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.arguments import shown, whole
+from arch.errors import InputError
 from arch.tpu import TpuSpec
 from sim.tpu.areas import Area, reads, writes
 from sim.tpu.program import (
@@ -18,6 +20,7 @@ from sim.tpu.program import (
     ELEMENTWISE,
     VECTOR_UNIT,
     Activate,
+    Image,
     Instruction,
     InterruptHost,
     MatrixMultiply,
@@ -82,6 +85,7 @@ class _Order:
 
 def verify(program: Program, spec: TpuSpec) -> None:
     """InputError for the first instruction that is wrong, with its number."""
+    _check_numbers(program)
     names = units(spec)
     read, write = carriers(spec)
     index = {name: i for i, name in enumerate(names)}
@@ -146,6 +150,26 @@ def verify(program: Program, spec: TpuSpec) -> None:
         issued[unit] += 1
         order.known[unit, unit] = issued[unit]
         order.history[unit].append(order.known[unit].copy())
+
+
+def _check_numbers(program: Program) -> None:
+    """Refuses what is no instruction and fields that are no whole numbers of at least 0."""
+    for number, i in enumerate(program.instructions):
+        if not isinstance(i, Instruction):
+            raise InputError(f"instruction {number}: {shown(i)} is none")
+        image = getattr(i, "image", None)
+        for part in (i, image) if isinstance(image, Image) else (i,):
+            for one in fields(part):
+                value = getattr(part, one.name)
+                where = f"instruction {number} ({i.NAME}): {one.name}"
+                if one.type == "int":
+                    whole(where, value)
+                elif one.type == "str" and not isinstance(value, str):
+                    raise InputError(f"{where}={shown(value)}: must be a word")
+                elif one.type == "Image" and not isinstance(value, Image):
+                    raise InputError(f"{where}={shown(value)}: must be an image")
+    for name in ("host_bytes", "weight_bytes"):
+        whole(f"program {program.name}: {name}", getattr(program, name))
 
 
 def _latest(areas: list[tuple[int, int, int]], address: int, size: int) -> int:

@@ -14,7 +14,7 @@ from sim.app.run import compare, program_listing, simulate
 from sim.tpu.assembly import assemble, disassemble
 from sim.tpu.data import Memory
 from sim.tpu.machine import ACTIVE, NON_MATRIX, UNIT_CAUSES, WEIGHT_SHIFT, WEIGHT_STALL, Machine
-from sim.tpu.program import Instruction, Program, Sync
+from sim.tpu.program import Instruction, MatrixMultiply, Program, Sync
 from sim.tpu.verify import verify
 from workloads.ops import Gemm
 from workloads.ops.networks import APPS, Convolution, Dense, Elementwise, Network, Pool
@@ -370,3 +370,23 @@ def test_attention_is_what_crosses_the_link() -> None:
 def test_listing_is_assembly() -> None:
     text = program_listing("gemm m=64 n=64 k=64", "tpu-v1")
     assert [i.NAME for i in assemble(text)][:2] == ["read_weights", "read_host_memory"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("ub", -1, "ub=-1: must be a whole number from 0"),
+        ("rows", 1.5, "rows=1.5"),
+        ("rows", 1 << 39, "ends at byte .* of the unified buffer"),
+        ("acc", True, "acc=True"),
+        ("depth", 10**30, "depth=an integer of 100 bits"),
+    ],
+)
+def test_fields_of_instructions_are_whole_numbers(field: str, value: Any, message: str) -> None:
+    spec = tiny()
+    program = program_for("gemm m=20 n=8 k=16 out=int8", spec)
+    first = next(n for n, i in enumerate(program.instructions) if isinstance(i, MatrixMultiply))
+    changed = [*program.instructions]
+    changed[first] = dataclasses.replace(changed[first], **{field: value})
+    with pytest.raises(InputError, match=message):
+        verify(dataclasses.replace(program, instructions=changed), spec)

@@ -1,0 +1,38 @@
+"""Arguments of dataflow programs: what is no number, no format or has no end is refused where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from arch.errors import InputError
+from sim.rdu.program import Counter, Out, Section, Tensor, walk
+
+
+def _loaded(**given: Any) -> Any:
+    row = Counter("row", 4)
+    section = Section("s")
+    out = section.load("in", Tensor("x", (4, 8), "bf16"), (row, 0), (1, 8), (row,))
+    section.store("out", Tensor("y", (4, 8), "bf16", "output"), (row, 0), out.read(**given), (row,))
+
+
+NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
+    "trips": (lambda: Counter("k", 2.5), "counter k: trips=2.5: must be a whole number from 1"),  # type: ignore[arg-type]
+    "endless": (lambda: walk((Counter("a", 10**6), Counter("b", 10**6))), "takes at least 1000000000000 steps"),
+    "extent": (lambda: Tensor("x", (4, -8), "bf16"), r"shape\[1\]=-8"),
+    "format": (lambda: Tensor("x", (4, 8), "zz"), "tensor x: dtype=zz: unknown number format"),
+    "place": (lambda: Tensor("x", (4, 8), "bf16", place="hbn"), "did you mean hbm"),  # type: ignore[arg-type]
+    "output": (lambda: Out((0, 8), "bf16", ()), r"output: shape\[0\]=0"),
+    "depth": (lambda: _loaded(depth=float("nan")), "in -> out: depth=nan"),
+    "memory units": (lambda: _loaded(pmus=-3), "in -> out: pmus=-3"),
+    "stride": (lambda: _loaded(stride=0), "in -> out: stride=0"),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+def test_nonsense_is_refused_where_it_is_written(case: str) -> None:
+    make, message = NONSENSE[case]
+    with pytest.raises(InputError, match=message):
+        make()
