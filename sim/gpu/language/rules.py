@@ -29,6 +29,7 @@ MOST_REGISTERS = 256
 
 MOST_FLAGS = 1 << 24
 MOST_CODE_BYTES = 1 << 24
+MOST_DESCRIPTORS = 1024
 MOST_DEPTH = 64
 """Loops and guards around one op."""
 
@@ -175,7 +176,7 @@ def _check_sizes(kernel: Kernel, where: str) -> None:
         raise InputError(f"{where}: grid {grid} is not a multiple of its cluster {cluster}")
     whole(f"{where}: flags", kernel.flags, 0, MOST_FLAGS)
     whole(f"{where}: code_bytes", kernel.code_bytes, 0, MOST_CODE_BYTES)
-    whole(f"{where}: descriptors", kernel.descriptors, 0, MOST_COUNT)
+    whole(f"{where}: descriptors", kernel.descriptors, 0, MOST_DESCRIPTORS)
     whole(f"{where}: stands_for", kernel.stands_for)
     whole(f"{where}: launch_registers", kernel.launch_registers, 1, MOST_REGISTERS)
     for what, kind, items in (("roles", Role, kernel.roles), ("shared", SharedTile, kernel.shared),
