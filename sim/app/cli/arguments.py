@@ -24,6 +24,9 @@ PICTURES = (".png", ".svg", ".pdf")
 FILES = ("plot", "html", "show_array", "csv", "out")
 """Options that name a file to write."""
 
+_LONGEST_NAME = 200
+"""Bytes of a file's name: file systems take 255, and the file that is written first has a longer one."""
+
 Add = Callable[..., Any]
 
 
@@ -326,6 +329,8 @@ def target(option: str, name: str | None, suffixes: Sequence[str], force: bool) 
         raise InputError(f"{option} {name}: the name must end in {' or '.join(suffixes)}")
     if not place.parent.is_dir():
         raise InputError(f"{option} {path}: there is no folder {place.parent if path.is_symlink() else path.parent}")
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise InputError(f"{option} {path.name[:40]}...: the name is longer than {_LONGEST_NAME} bytes")
     if path.is_dir():
         raise InputError(f"{option} {path}: is a folder; name a file")
     if (path.exists() or path.is_symlink()) and not force:
