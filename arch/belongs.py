@@ -1,7 +1,7 @@
 """What belongs to a primary figure of a machine, and goes with it where somebody changes that one alone.
 
-More bandwidth of a memory means more channels, and a faster interface of each where somebody sets their number; the
-DRAM's core (activates, precharge, refresh) keeps its times. What is set beside the primary figure stays as it is.
+More bandwidth of a memory means that each of its channels does more at once; the DRAM's core (activate, precharge,
+refresh) keeps its times. What is set beside the primary figure stays as it is.
 """
 
 from __future__ import annotations
@@ -53,17 +53,23 @@ def belonging(machines: str, before: Numbers, after: Numbers, asked: Collection[
 
 
 def interface(change: Change) -> Iterator[Value]:
-    """Of a memory: its channels, as many as keep their rate, as far as that is a whole number of them for each
-    partition of an L2; with what remains for each of them goes the time between two bursts."""
-    channels, gap = f"{change.group}.channels", f"{change.group}.t_ccd"
+    """Of a memory: the times between bursts and between activates of a channel, which standards count in clocks of its
+    interface, and the banks and the queue that keep a faster one busy.
+
+    Channels stay, and with them where each line lies: another number of them deals the same lines less evenly, so that
+    a little more bandwidth could cost. Where somebody sets their number, the rate of each is what changes.
+    """
+    channels = f"{change.group}.channels"
     old, now = (figures(channels) for figures in (change.before, change.after))
-    if old and channels not in change.asked:
-        step = change.after("l2.partitions") or 1
-        now = Fraction(max(1, round(old * change.ratio / step)) * step)
-        if now != old:
-            yield channels, int(now)
-    if old and change.before(gap):
-        yield gap, TIME.format(round(change.before(gap) * now / old / change.ratio))
+    if not old:
+        return
+    faster = change.ratio * old / now
+    for path in (f"{change.group}.{name}" for name in ("t_ccd", "t_faw")):
+        if time := change.before(path):
+            yield path, TIME.format(round(time / faster))
+    for path in (f"{change.group}.{name}" for name in ("banks", "queue")):
+        if count := change.before(path):
+            yield path, max(1, round(count * faster))
 
 
 def slices(change: Change) -> Iterator[Value]:

@@ -52,13 +52,13 @@ def test_what_bounds_a_run_moves_it(script: ModuleType, workload: str, arch: str
 
 
 def test_what_caps_a_figure_is_found_and_named(script: ModuleType) -> None:
-    """Channels that are set stay as many, each of them held by rows that it opens one after the other."""
-    work, held = "gemm m=1 n=7168 k=2048 dtype=bf16 tb=T", ("dram.channels=80", "dram.t_ccd=1.62 ns")
-    case = script.turn(work, "a100-sxm4-80gb", "dram.bandwidth", 2.0, held)
-    turned = script.examine(case, [("dram.t_rcd", False), ("dram.channels", True)])
+    """A time between bursts that is set stays, and rows that a channel opens one after the other hold it as long."""
+    work, held = "gemm m=1 n=7168 k=2048 dtype=bf16 tb=T", ("dram.t_ccd=1.62 ns",)
+    case = script.turn(work, "a100-sxm4-80gb", "dram.bandwidth", 1.25, held)
+    turned = script.examine(case, [("dram.t_rcd", False), ("dram.t_ccd", False)])
     assert turned.scarce
     assert not turned.moves
-    assert (turned.cap, turned.named) == ("dram.channels", True)
+    assert (turned.cap, turned.named) == ("dram.t_ccd", True)
 
 
 def test_cases_are_the_same_for_the_same_seed_and_differ_by_it(script: ModuleType) -> None:

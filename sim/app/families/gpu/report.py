@@ -423,7 +423,7 @@ def _closed_rows(figures: Figures) -> list[Sentence]:
         held = (
             f"Rows that DRAM channels open one after the other hold them for {percent(share)} of the time ({figure}):"
         )
-        way = "more bandwidth moves that with more dram.channels, as it brings them, or less of this figure."
+        way = "more bandwidth moves that where this figure goes with it, or less of this figure alone."
         found.append(Sentence(f"{held} {way}"))
     return found
 
