@@ -30,7 +30,7 @@ from arch.units import (
 )
 
 if TYPE_CHECKING:
-    from arch.load import Leaf
+    from arch.leaves import Leaf
 
 Range = tuple[str, str]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, TypeAdapter
 
 from arch.gpu import Instruction
-from arch.load import Leaf, group_of, has_instructions, leaves, spec_class
+from arch.leaves import Leaf, group_of, has_instructions, leaves, spec_class
 from arch.spec import MachineSpec
 from arch.units import word
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -76,6 +76,9 @@ class MachineSpec(Group):
     chip: str = ""
     notes: str = ""
 
+    page: ClassVar[Callable[[MachineSpec], str]]
+    """Makes an HTML table of the figures of a machine: `arch.show.as_html`, which `arch.load` puts here."""
+
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
     _belonging: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -139,9 +142,7 @@ class MachineSpec(Group):
 
     def _repr_html_(self) -> str:
         """The figures with their sources, for notebooks."""
-        from arch.show import as_html
-
-        return as_html(self)
+        return type(self).page(self)
 
     def content_hash(self) -> str:
         """SHA-256 of the figures, the same in every process; title, chip, notes and sources do not count."""

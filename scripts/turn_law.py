@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from random_cases import RandomCase
 
 from arch.errors import InputError
-from arch.load import leaves, list_archs, load_arch
+from arch.leaves import leaves
+from arch.load import list_archs, load_arch
 from arch.spec import MachineSpec
 from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures
 from sim.app.report.record import RunRecord

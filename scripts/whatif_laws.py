@@ -43,7 +43,8 @@ from turn_law import Turn, Turned, turns  # noqa: E402
 from turn_law import examine as turn  # noqa: E402
 
 from arch.errors import InputError  # noqa: E402
-from arch.load import leaves, load_arch  # noqa: E402
+from arch.leaves import leaves  # noqa: E402
+from arch.load import load_arch  # noqa: E402
 from arch.spec import MachineSpec  # noqa: E402
 from arch.units import CYCLES  # noqa: E402
 from sim.app.families.choice import DEAREST, cost_of, decide  # noqa: E402
@@ -53,7 +54,7 @@ from sim.app.families.family import (  # noqa: E402
     runner_of,
 )
 from sim.app.report.record import RunRecord  # noqa: E402
-from sim.app.report.sections import percent  # noqa: E402
+from sim.app.report.text import percent  # noqa: E402
 from sim.app.run import request_of, run  # noqa: E402
 
 SLOWER = 0.01

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arch.gpu import GpuSpec
-from arch.load import leaves
+from arch.leaves import leaves
 from arch.rdu import RduSpec
 from arch.tpu import TpuSpec
 from sim.app.cli import main

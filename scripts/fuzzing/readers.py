@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arch.load import leaves, load_arch
+from arch.leaves import leaves
+from arch.load import load_arch
 from fuzzing import samples
 from fuzzing.frame import changed_file, changed_json, file, kind
 

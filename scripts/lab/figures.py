@@ -25,8 +25,9 @@ import numpy as np
 from arch.dram_standards import list_standards
 from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
+from arch.leaves import documents, leaves, spec_class
 from arch.library import PRESETS, list_archs
-from arch.load import documents, leaves, load_arch, spec_class
+from arch.load import load_arch
 from arch.policies import Policy
 from arch.preset_file import IDENTITY, read
 from arch.spec import MachineSpec

@@ -11,7 +11,8 @@ from arch.spec import MachineSpec
 from sim.app.families.request import Progress, part
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
-from sim.app.report.sections import Section, time_text, words
+from sim.app.report.sections import Section
+from sim.app.report.text import time_text, words
 from sim.app.run import request_of, run
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 
 from arch.families import family
-from arch.load import documents, leaves, spec_class
+from arch.leaves import documents, leaves, spec_class
 from arch.preset_file import IDENTITY
 
 APP = "sim.app"

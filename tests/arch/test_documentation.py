@@ -7,7 +7,8 @@ import pytest
 
 from arch.errors import InputError
 from arch.families import families
-from arch.load import documents, leaves, list_archs, load_arch, spec_class
+from arch.leaves import documents, leaves, spec_class
+from arch.load import list_archs, load_arch
 from arch.show import documentation
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "machines.md"

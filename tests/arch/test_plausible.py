@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 
 from arch.families import families
-from arch.load import leaves, list_archs, load_arch, spec_class
+from arch.leaves import leaves, spec_class
+from arch.load import list_archs, load_arch
 from arch.plausible import _OF_PATH
 from sim.app.run import simulate
 

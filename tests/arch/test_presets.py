@@ -8,8 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
+from arch.leaves import leaves, spec_class
 from arch.library import CHIPS, PRESETS, chain
-from arch.load import leaves, list_archs, load_arch, spec_class
+from arch.load import list_archs, load_arch
 from arch.preset_file import IDENTITY
 from arch.show import describe, json_schema
 

@@ -28,7 +28,8 @@ from sim.app.report.record import (
 )
 from sim.app.report.render import as_html, as_text, show
 from sim.app.report.report import Report
-from sim.app.report.sections import Meter, Section, bytes_text, sections_of, time_text
+from sim.app.report.sections import Meter, Section, sections_of
+from sim.app.report.text import bytes_text, time_text
 
 MACHINE = MachineFigures(
     name="round",

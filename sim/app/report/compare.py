@@ -11,7 +11,8 @@ from sim.app.report.record import RunRecord
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.schedules import named
-from sim.app.report.sections import Section, bytes_text, ghz_text, left_out_text, percent, sections_of, time_text
+from sim.app.report.sections import Section, left_out_text, sections_of
+from sim.app.report.text import bytes_text, ghz_text, percent, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.app.report.sections import Section, bytes_text
+from sim.app.report.sections import Section
+from sim.app.report.text import bytes_text
 
 
 @dataclass(frozen=True, slots=True)

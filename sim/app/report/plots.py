@@ -16,7 +16,8 @@ from sim.app.report import palette
 from sim.app.report.asked import titled
 from sim.app.report.figures import Figures, shares
 from sim.app.report.profile import profile
-from sim.app.report.sections import SMALLEST_ROOF, SMALLEST_STALL, ops_text, words
+from sim.app.report.sections import SMALLEST_ROOF, SMALLEST_STALL
+from sim.app.report.text import ops_text, words
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report

@@ -11,6 +11,8 @@ from sim.app.report.asked import Asked
 from sim.app.report.figures import Figures, hit_rates, level_bytes, shares, total
 from sim.app.report.profile import classes, profile, whole
 from sim.app.report.record import RunRecord
+from sim.app.report.text import bytes_text, ghz_text, ops_text, percent, time_text, words
+from sim.app.report.verdict import sentences
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -96,50 +98,9 @@ def sections_of(report: Report) -> list[Section]:
     return [section for section in (make(report) for make in makers) if section.rows]
 
 
-def percent(share: float) -> str:
-    """`71.8 %`."""
-    return f"{100 * share:.1f} %"
-
-
-def bytes_text(count: int) -> str:
-    """Bytes with a binary prefix: `1.50 GiB`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1024
-    return f"{value:.2f} TiB"
-
-
-def time_text(ps: int) -> str:
-    """A time with three to four digits: `193.4 us`."""
-    us = ps * 1e-6
-    if us >= 1e6:
-        return f"{us * 1e-6:.3f} s"
-    if us >= 1e4:
-        return f"{us * 1e-3:.2f} ms"
-    return f"{us:.2f} us" if us < 100 else f"{us:.1f} us"
-
-
-def ops_text(ops_per_s: float, dtype: str) -> str:
-    """`710.2 TFLOPS`, or GFLOPS where small; of integers TOPS and GOPS."""
-    unit = "OPS" if dtype.startswith("int") else "FLOPS"
-    return f"{ops_per_s * 1e-12:.1f} T{unit}" if ops_per_s >= 1e11 else f"{ops_per_s * 1e-9:.2f} G{unit}"
-
-
-def ghz_text(hz: int) -> str:
-    """`1.755 GHz`."""
-    return f"{hz * 1e-9:.3f} GHz"
-
-
 def _count_text(value: float) -> str:
     """`0.139`, `78.4` or `1,024`."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def words(name: str) -> str:
-    """A counter's or reason's name for people: `shared_memory` is `shared memory`."""
-    return name.replace("_", " ")
 
 
 def _headline(report: Report) -> Section:
@@ -357,8 +318,6 @@ def _candidates(report: Report) -> Section:
 
 
 def _verdict(report: Report) -> Section:
-    from sim.app.report.verdict import sentences
-
     unread = [f"Nothing that ran read {path}." for path in report.record.asked.unread]
     warnings = [f"Warning: {words}." for words in report.record.asked.implausible]
     lines = [*warnings, *(said.text for said in sentences(report)), *unread, *report.record.notes]

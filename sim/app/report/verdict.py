@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
-from sim.app.report.sections import percent, time_text, words
+from sim.app.report.text import percent, time_text, words
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report

@@ -22,7 +22,8 @@ from typing import Any
 
 from arch.digits import MOST_DIGITS, whole_size, within_range
 from arch.errors import InputError
-from arch.load import leaves, load_arch, override_pairs
+from arch.leaves import leaves
+from arch.load import load_arch, override_pairs
 from arch.near import hint
 from arch.spec import labelled
 from arch.units import Unit

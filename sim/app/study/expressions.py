@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arch.errors import InputError
-from arch.load import leaves
+from arch.leaves import leaves
 from arch.near import hint
 
 _BINARY: Mapping[type, Callable[[float, float], float]] = {

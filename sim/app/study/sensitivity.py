@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from arch.errors import InputError
-from arch.load import leaves, load_arch
+from arch.leaves import leaves
+from arch.load import load_arch
 from arch.show import describe
 from arch.units import CYCLES
 from sim.app.families.request import Request
 from sim.app.report.render import Shown
-from sim.app.report.sections import Meter, Section, time_text
+from sim.app.report.sections import Meter, Section
+from sim.app.report.text import time_text
 from sim.app.study.axes import Base, Point
 from sim.app.study.choice import changed, choice_of
 from sim.app.study.executors import Executor, check_executor, make_executor

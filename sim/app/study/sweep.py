@@ -16,7 +16,8 @@ from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
 from sim.app.report.render import Shown
 from sim.app.report.schedules import Switch, switches
-from sim.app.report.sections import Section, left_out_text, percent, time_text
+from sim.app.report.sections import Section, left_out_text
+from sim.app.report.text import percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
 from sim.app.study.choice import Choice, changed, choice_of

@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def dequant(q, s, out, n, B: tl.constexpr):  # q: two values of four bits a byte; s: one scale for 64 values
+def dequant(q, s, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]  # q: two values of four bits a byte; s: one scale for 64 values
     o = tl.program_id(0) * B + tl.arange(0, B)
     b = tl.load(q + o, mask=o < n)
     c = tl.load(s + o // 32, mask=o < n)
@@ -15,7 +15,7 @@ def dequant(q, s, out, n, B: tl.constexpr):  # q: two values of four bits a byte
 
 
 @triton.jit
-def cross_entropy(x, label, out, n, B: tl.constexpr):
+def cross_entropy(x, label, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
     r = tl.program_id(0)
     o = tl.arange(0, B)
     v = tl.load(x + r * n + o, mask=o < n, other=-1e9)
@@ -24,7 +24,7 @@ def cross_entropy(x, label, out, n, B: tl.constexpr):
 
 
 @triton.jit
-def scan(x, out, n, B: tl.constexpr):
+def scan(x, out, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
     r = tl.program_id(0)
     o = tl.arange(0, B)
     tl.store(out + r * n + o, tl.cumsum(tl.load(x + r * n + o, mask=o < n), 0), mask=o < n)

@@ -11,7 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from arch.load import documents, list_archs, load_arch, spec_class
+from arch.leaves import documents, spec_class
+from arch.load import list_archs, load_arch
 from arch.preset_file import IDENTITY
 from arch.reads import Notes, recorded
 from sim import simulate

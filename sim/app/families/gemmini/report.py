@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, summed, table, traffic
-from sim.app.report.sections import Section, percent, words
+from sim.app.report.sections import Section
+from sim.app.report.text import percent, words
 from sim.app.report.verdict import WORTH_A_WORD, Claim, Sentence, memory_beside, moves
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from arch.gpu import GpuSpec
 from arch.units import BYTES
 from sim.app.families.gpu.steps import Planned, Shared, Work, shared
 from sim.app.families.request import Request, one_of
-from sim.app.report.sections import bytes_text
+from sim.app.report.text import bytes_text
 from sim.gpu.engine.beside import Region
 from sim.gpu.language import Program
 from sim.host.scopes import Place

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import LATENCY_BOUND_BELOW, Figures, hit_rates, shares, total
 from sim.app.report.record import GpuLaunch, KernelRecord, SourceLine
-from sim.app.report.sections import Section, bytes_text, ghz_text, percent, time_text, words
+from sim.app.report.sections import Section
+from sim.app.report.text import bytes_text, ghz_text, percent, time_text, words
 from sim.app.report.verdict import (
     MOVES,
     SURE,

@@ -24,7 +24,7 @@ from sim.app.families.gpu.sampled import sample_note
 from sim.app.families.gpu.steps import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.report.record import CheckResult, OperatorTime
-from sim.app.report.sections import bytes_text
+from sim.app.report.text import bytes_text
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from sim.engine.clock import PS_PER_S

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from sim.app.report import palette
 from sim.app.report.record import RduSection
-from sim.app.report.sections import words
+from sim.app.report.text import words
 
 _SHOWN_STAGES = 24
 _HEAT = LinearSegmentedColormap.from_list("busy", [palette.IDLE, "#a9cfa6", palette.WORK, "#1f5f2a"])

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures, shares, total
 from sim.app.report.record import KernelRecord, RduSection, RduStage
-from sim.app.report.sections import Section, bytes_text, ghz_text, percent, time_text, words
+from sim.app.report.sections import Section
+from sim.app.report.text import bytes_text, ghz_text, percent, time_text, words
 from sim.app.report.verdict import (
     SURE,
     WORTH_A_WORD,

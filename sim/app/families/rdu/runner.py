@@ -19,7 +19,7 @@ from sim.app.families.rdu.records import kernel_record, machine_figures
 from sim.app.families.rdu.trace import section_timeline
 from sim.app.families.request import Progress, Request, one_of
 from sim.app.report.record import CheckResult, KernelRecord, MachineFigures, RduSection
-from sim.app.report.sections import bytes_text
+from sim.app.report.text import bytes_text
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, ticks_to_ps

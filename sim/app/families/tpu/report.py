@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sim.app.report.figures import Figures
 from sim.app.report.levels import Level, table, traffic
-from sim.app.report.sections import Section, percent, time_text, words
+from sim.app.report.sections import Section
+from sim.app.report.text import percent, time_text, words
 from sim.app.report.verdict import (
     ALONE,
     MOVES,
