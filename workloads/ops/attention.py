@@ -58,6 +58,9 @@ class Attention(Operator):
     other in one, [1, tokens of all, heads, :], pages are as many as the sequences need, and the operand `seqlens`
     [batch, 2] has queries and keys of each. Where one of the two is not given, nor `seq_q` or `seq_k` for it, it is as
     the other one.
+
+    With `latent=1` V is the first `head_dim_v` columns of K, and no operand: one cache, as latent attention (MLA) has
+    it when its projections are absorbed.
     """
 
     batch: int = extent(help="independent sequences")
@@ -73,6 +76,11 @@ class Attention(Operator):
     causal: str = choice("0", ("0", "1"), help="1: a query sees no later key")
     window: int = count(0, help="keys that a query sees, its own included; 0: all")
     head_dim_v: int | None = derived_extent(help="elements of a value's vector; default: head_dim")
+    latent: str | None = choice(
+        None, ("0", "1"),
+        help="1: V is the first head_dim_v columns of K, one cache; default: 1 for query heads that share the only key "
+        "head, where values are narrower",
+    )  # fmt: skip
     page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
     append: str = choice("0", ("0", "1"), help="1: keys and values of the queries are written to the cache before")
     dtype: str | None = number_format("of Q, K and V; default: the machine's")
@@ -89,6 +97,9 @@ class Attention(Operator):
         room = all(queries <= keys for queries, keys in zip(self.lengths_q, self.lengths_k, strict=True))
         if self.append == "1" and not (self.page and room):
             raise InputError("attention append=1: needs a cache in pages with room for the queries; nearest: page=64")
+        if self.one_cache and (self.append == "1" or self.value_dim > self.head_dim):
+            rule = "values are columns of keys, in a cache that has been written; nearest: latent=0"
+            raise InputError(f"attention latent={self.latent}: {rule}")
         if self.heads % self.key_heads:
             below = max(d for d in range(1, min(self.heads, self.key_heads) + 1) if self.heads % d == 0)
             raise InputError(
@@ -150,10 +161,18 @@ class Attention(Operator):
         """Elements of a value's vector, and of a result's."""
         return self.head_dim_v or self.head_dim
 
+    @property
+    def one_cache(self) -> bool:
+        """Whether V is the first columns of K."""
+        if self.latent is not None:
+            return self.latent == "1"
+        narrower = self.value_dim < self.head_dim and self.append == "0"
+        return narrower and self.key_heads == 1 < self.heads
+
     def check_plain(self, machine: str) -> None:
         """InputError for what only GPUs have kernels for."""
-        if self.page or self.ragged or self.value_dim != self.head_dim:
-            key = f"page={self.page}" if self.page else f"head_dim_v={self.head_dim_v}"
+        if self.page or self.ragged or self.value_dim != self.head_dim or self.one_cache:
+            key = f"page={self.page}" if self.page else f"head_dim_v={self.value_dim}"
             key = "with lengths of sequences" if self.ragged else key
             raise InputError(f"attention {key}: has no form on {machine}; leave it out")
 
@@ -210,11 +229,11 @@ class Attention(Operator):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """Q, K, V; the table of pages, and lengths, where there are any."""
+        """Q, K, V, unless K has it; the table of pages, and lengths, where there are any."""
         dtype = self.chosen_dtype
         lie = (self.all_pages, self.page) if self.page else self._rows(self.lengths_k)
         found = [Operand("q", (*self._rows(self.lengths_q), self.heads, self.head_dim), dtype)]
-        widths = (("k", self.head_dim), ("v", self.value_dim))
+        widths = [("k", self.head_dim), ("v", self.value_dim)][: 1 if self.one_cache else 2]
         cache = [Operand(name, (*lie, self.key_heads, n), dtype) for name, n in widths]
         table = [Operand("page_table", (self.batch, self.pages), "int32")] if self.page else []
         table += [Operand("seqlens", (self.batch, 2), "int32")] if self.ragged else []
@@ -279,6 +298,9 @@ class Attention(Operator):
 
     def _appended(self, operands: Sequence[Array]) -> tuple[Array, Array, Array]:
         """Q, K, V as the queries see them."""
+        if self.one_cache:
+            q, k = operands[:2]
+            return q, k, k[..., : self.value_dim]
         if self.append == "0":
             q, k, v = operands[:3]
             return q, k, v

@@ -68,8 +68,8 @@ def count(default: int | None, help: str = "") -> Any:
     return field(default=default, metadata={"kind": "count", "help": help})
 
 
-def choice(default: str, choices: tuple[str, ...], help: str = "") -> Any:
-    """A dataclass field that holds one word of `choices`."""
+def choice(default: str | None, choices: tuple[str, ...], help: str = "") -> Any:
+    """A dataclass field that holds one word of `choices`; derived from others where None."""
     return field(default=default, metadata={"kind": "choice", "choices": choices, "help": help})
 
 

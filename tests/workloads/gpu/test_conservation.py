@@ -101,6 +101,14 @@ def attention(draw: Draw, kind: str) -> tuple[str, str]:
     )
 
 
+def latent(draw: Draw) -> tuple[str, str]:
+    columns = draw(st.sampled_from(["head_dim=192 head_dim_v=128", "head_dim=576 head_dim_v=512"]))
+    return H100, (
+        f"attention batch={draw(st.integers(1, 3))} heads={draw(st.integers(1, 130))} kv_heads=1 seq_q=1 "
+        f"seq_k={draw(st.integers(1, 700))} {columns} latent=1 page={draw(st.sampled_from([0, 64]))} dtype=fp16"
+    )
+
+
 def rowwise(draw: Draw, op: str, kind: str) -> tuple[str, str]:
     copying = [A100, H100]  # by cp.async
     machine = draw(st.sampled_from([H100] if kind == "cluster" else copying + [V100, T4] * (kind != "triton")))
@@ -197,7 +205,7 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
     if op == "gemm":
         return gemm(draw, kind)
     if op == "attention":
-        return attention(draw, kind)
+        return latent(draw) if kind == "flash-mla" else attention(draw, kind)
     if op.startswith("conv2d"):
         return conv2d(draw, op, kind)
     if op == "attention_backward":

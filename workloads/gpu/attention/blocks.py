@@ -56,6 +56,8 @@ class AttentionProblem:
     def operands(self) -> tuple[GlobalTensor, ...]:
         """What is read."""
         table = tuple(tensor for tensor in (self.table, self.seqlens) if tensor)
+        if self.v is self.k:
+            return (self.q, self.k, *table)
         return (self.q, *self.new, *table, self.k, self.v) if self.new else (self.q, self.k, self.v, *table)
 
     @property
@@ -200,9 +202,10 @@ def problem(op: Attention) -> AttentionProblem:
     result = full.results[-1]
     o = _tensor(result.name, result.shape, result.dtype, "output")
     lse = _tensor("lse", (full.batch, full.heads, full.queries), "fp32", "scratch")
+    k = found["k"]
     new = tuple(found[name] for name in ("k_new", "v_new") if name in found)
     return AttentionProblem(
-        full, dtype, out, found["q"], found["k"], found["v"], o, lse, found.get("page_table"), new,
+        full, dtype, out, found["q"], k, found.get("v", k), o, lse, found.get("page_table"), new,
         found.get("seqlens"),
     )  # fmt: skip
 

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
+from typing import Any
 
 from arch.digits import whole_number
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash_decode, flash_triton, unfused
+from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash_decode, flash_mla, flash_triton, unfused
 from workloads.gpu.attention.blocks import WIDEST, AttentionProblem, packed, problem, width
 from workloads.gpu.attention.flash2 import Flash2Config
 from workloads.gpu.attention.flash3 import Flash3Config
 from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
+from workloads.gpu.attention.flash_mla import FlashMlaConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
 from workloads.gpu.attention.torch_math import TorchMathConfig
 from workloads.gpu.attention.unfused import UnfusedConfig
@@ -28,7 +31,9 @@ from workloads.gpu.select import Choice
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
-Config = Flash3Config | Flash3VarlenConfig | Flash2Config | FlashTritonConfig | DecodeConfig | UnfusedConfig
+Config = (
+    Flash3Config | Flash3VarlenConfig | Flash2Config | FlashTritonConfig | DecodeConfig | FlashMlaConfig | UnfusedConfig
+)
 
 SCHEDULES = ("flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
@@ -39,7 +44,7 @@ BEST = ("auto", "vendor", "cudnn")
 VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
 of FlashAttention-2, and of 3."""
-KINDS = (*SCHEDULES, *VARLEN, "flash2-triton", flash3.FIRST_RELEASE, TorchMathConfig.schedule)
+KINDS = (*SCHEDULES, *VARLEN, FlashMlaConfig.schedule, "flash2-triton", flash3.FIRST_RELEASE, TorchMathConfig.schedule)
 
 
 @register("attention", "gpu", "auto")
@@ -60,7 +65,7 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
         return Choice(config, [(config, _estimate_ps(p, spec, config))])
     found: list[tuple[Config, int]] = []
     refused: InputError | None = None
-    for name in (PAGED if p.op.page or p.ragged else SCHEDULES) if kind in BEST else (kind,):
+    for name in _ranked(p, spec) if kind in BEST else (kind,):
         if found and (name == "unfused" or p.op.page or p.ragged):
             continue  # for machines that have nothing better
         # What the interface of FlashAttention-2 makes of few queries; `auto` has a kind of its own for them.
@@ -81,12 +86,20 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(found[0][0], found)
 
 
+def _ranked(p: AttentionProblem, spec: GpuSpec) -> tuple[str, ...]:
+    """The kinds that `auto` looks at."""
+    kinds = PAGED if p.op.page or p.ragged else SCHEDULES
+    return (FlashMlaConfig.schedule, *kinds) if flash_mla.available(p, spec) else kinds
+
+
 def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     """The published configuration of a kind."""
     if kind == "unfused":
         return UnfusedConfig()
     if kind == TorchMathConfig.schedule:
         return TorchMathConfig()
+    if kind == FlashMlaConfig.schedule:
+        return flash_mla.default_config(p, spec)
     if kind in VARLEN:
         return _varlen(kind, p, spec)
     if kind == DecodeConfig.schedule:
@@ -111,33 +124,40 @@ def _varlen(kind: str, p: AttentionProblem, spec: GpuSpec) -> Config:
     return flash_decode.default_config(p, spec, True) if cut else flash2.default_config(p, spec)
 
 
+_CHECKS: dict[str, Callable[[AttentionProblem, GpuSpec, Any], None]] = {
+    "flash3": flash3.check,
+    "flash3-varlen": flash3_varlen.check,
+    "flash2": flash2.check,
+    "flash2-triton": flash_triton.check,
+    "decode": flash_decode.check,
+    "flash-mla": flash_mla.check,
+}
+"""Of a configuration's kind, where it is not the separate kernels'."""
+
+
 def _check(p: AttentionProblem, spec: GpuSpec, config: Config) -> None:
-    if isinstance(config, Flash3Config):
-        flash3.check(p, spec, config)
-    elif isinstance(config, Flash3VarlenConfig):
-        flash3_varlen.check(p, spec, config)
-    elif isinstance(config, Flash2Config):
-        flash2.check(p, spec, config)
-    elif isinstance(config, FlashTritonConfig):
-        flash_triton.check(p, spec, config)
-    elif isinstance(config, DecodeConfig):
-        flash_decode.check(p, spec, config)
-    else:
-        unfused.check(p, spec, config)
+    _CHECKS.get(config.schedule, unfused.check)(p, spec, config)
 
 
 def _estimate_ps(p: AttentionProblem, spec: GpuSpec, config: Config) -> int:
+    return _ESTIMATES.get(config.schedule, _estimate_rounds_ps)(p, spec, config)
+
+
+def _estimate_separate_ps(p: AttentionProblem, spec: GpuSpec, config: UnfusedConfig) -> int:
+    """Scores are written and read three times each, weights read once more; the safe softmax reads both once more, and
+    writes weights again."""
+    f = figures(spec)
+    score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
+    passes = (6 if p.masked else 4) + (4 if isinstance(config, TorchMathConfig) else 0)
+    cycles = transfer(passes * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+    return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
+
+
+def _estimate_rounds_ps(
+    p: AttentionProblem, spec: GpuSpec, config: Flash3Config | Flash3VarlenConfig | Flash2Config | FlashTritonConfig
+) -> int:
     """Rounds of CTAs, each a start and its steps of products and softmax, one beside the other or in turn."""
     f, d = figures(spec), p.head_dim
-    if isinstance(config, UnfusedConfig):
-        # Scores are written and read three times each, weights read once more; the safe softmax reads both once more,
-        # and writes weights again.
-        score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
-        passes = (6 if p.masked else 4) + (4 if isinstance(config, TorchMathConfig) else 0)
-        cycles = transfer(passes * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
-        return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
-    if isinstance(config, DecodeConfig):
-        return _estimate_decode_ps(p, spec, config)
     tensor: float
     if isinstance(config, Flash3Config):
         p = packed(p)
@@ -181,6 +201,15 @@ def _estimate_decode_ps(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig
     return kernels * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
+_ESTIMATES: dict[str, Callable[[AttentionProblem, GpuSpec, Any], int]] = {
+    "unfused": _estimate_separate_ps,
+    TorchMathConfig.schedule: _estimate_separate_ps,
+    "decode": _estimate_decode_ps,
+    "flash-mla": flash_mla.estimate_ps,
+}
+"""Of a configuration's kind, where it has one of its own."""
+
+
 @register("attention", "gpu", "without")
 def without(config: Config, mechanism: str) -> str:
     """The schedule that is left without a mechanism of flash3; the same where it does not use it."""
@@ -189,7 +218,7 @@ def without(config: Config, mechanism: str) -> str:
 
 # ---------------------------------------------------------------------------------------------- configurations as text
 
-_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps", "splits": "splits"}
+_NUMBERS = {"cluster": "cluster", "stages": "stages", "warps": "warps", "splits": "splits", "parts": "parts"}
 _FLAGS = {
     "pingpong": ("pingpong", True),
     "overlap": ("overlap", True),

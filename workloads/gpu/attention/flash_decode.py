@@ -183,7 +183,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     if rows.packed and not rows.copied and config.splits == 1:
         # By group, so that a tile's rows beyond its group are not stored.
         outputs = GlobalTensor(
-            "o_groups", (rows.groups, rows.count, 1, d), p.out, (rows.count * d, d, d, 1), outputs.role,
+            "o_groups", (rows.groups, rows.count, 1, d), p.out, (rows.count * d, d, d, 1), "scratch",
             alias=outputs.name,
         )  # fmt: skip
     tensors = [*p.operands, p.o, sums, *([copies.o] if copies else []), *([outputs] if outputs.alias else [])]
@@ -448,8 +448,8 @@ def combine(
     p: AttentionProblem, config: DecodeConfig, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
     outputs: GlobalTensor, parts_of: tuple[int, ...] = (), lse_out: GlobalTensor | None = None,
 ) -> Kernel:  # fmt: skip
-    """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ.
-    lse_out: [batch, key head, row], of what both kernels have seen."""
+    """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ; 0
+    where its outputs are there already. lse_out: [batch, key head, row], of what both kernels have seen."""
     warps, d, splits = 4, p.value_dim, config.splits
     total = rows.groups * rows.count
     scalar = overhead.FLASH2_COMBINE if ahead == 1 else overhead.Overhead(0)
@@ -478,7 +478,10 @@ def combine(
     lse, acc = RegisterTile("lse", (splits, 1), "fp32"), RegisterTile("acc", (1, d), "fp32")
     part, out = RegisterTile("part", (ahead, d), "fp32"), RegisterTile("out", (1, d), p.out)
     lanes = ceil_div(splits, 32)
-    with k.role("warps", warps, 48) as r, r.when(number < total):
+    needed = number < total
+    if 0 in parts_of:
+        needed = needed * (own[0] > 0)
+    with k.role("warps", warps, 48) as r, r.when(needed):
         r.ldg(
             lse.whole, sums[0:splits, group, row], lanes, into="lse", vector_bytes=4, mix=overhead.mix(alu=20, imad=10)
         )  # type: ignore[misc]
