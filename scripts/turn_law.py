@@ -132,7 +132,7 @@ def _workload(rng: random.Random, family: str, word: str) -> str:
     if word == "pcie" and family == "gpu":
         return f"copy_h2d bytes={size}"
     if word == "compute":
-        sizes = {"gpu": (512, 768, 1024), "tpu": (512, 768, 1024, 2048), "rdu": (512, 768, 1024), "gemmini": (256,)}
+        sizes = {"gpu": (512, 768, 1024), "tpu": (512, 768, 1024), "rdu": (256, 384, 512), "gemmini": (128, 192, 256)}
         m, n, k = (rng.choice(sizes[family]) for _ in "mnk")
         return f"gemm m={m} n={n} k={k}"
     rows, cols = rng.choice((256, 512, 1024)), rng.choice((512, 1024, 2048))
@@ -188,7 +188,8 @@ def _judge(turn: Turn, base: MachineSpec, scarce: int, before: RunRecord, caps: 
             ]
         except InputError:
             continue
-        if 1 - times[1] / times[0] >= HALF * found.in_proportion:
+        # What makes the run before slower, not the one after faster, caps nothing.
+        if times[1] < after.time_ps and 1 - times[1] / times[0] >= HALF * found.in_proportion:
             return replace(found, cap=path, named=path in str(Report(after)))
     return found
 

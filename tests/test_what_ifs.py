@@ -54,3 +54,30 @@ def test_a_little_more_bandwidth_never_costs(machine: str) -> None:
         assert after.time_us < 1.015 * last  # what is capped by now may jitter
         last = after.time_us
     assert last < 0.95 * before.time_us
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine", "primary", "cap", "ample"),
+    [
+        ("allreduce bytes=256M devices=8", "h100-sxm", "link.bandwidth=900 GB/s", "collectives.shared", "172 GB/s"),
+        ("add n=4194304 dtype=fp32", "h20", "dram.bandwidth=6 TB/s", "port.write", "70 B/clk"),
+    ],
+)
+def test_what_caps_a_bandwidth_beyond_it_is_named(
+    workload: str, machine: str, primary: str, cap: str, ample: str
+) -> None:
+    """What a report names is what holds the run: more of it lets the bandwidth move it."""
+    before = simulate(workload, machine)
+    schedule = "auto" if workload.startswith("allreduce") else before.record.schedule
+    capped = simulate(workload, machine, schedule=schedule, set=[primary])
+    assert capped.time_us > 0.9 * before.time_us
+    assert f"({cap})" in str(capped)
+    free = simulate(workload, machine, schedule=schedule, set=[primary, f"{cap}={ample}"])
+    assert free.time_us < 0.8 * before.time_us
+
+
+def test_links_bound_what_they_bound() -> None:
+    report = simulate("allreduce bytes=256M devices=8", "h100-sxm")
+    assert report.to_dict()["bound"] == "link"
+    assert 0.9 < report.figures.speed_of_light()["link"] <= 1
+    assert "(collectives.shared)" not in str(report)

@@ -84,11 +84,13 @@ class Plan(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a collective took. port_ps: for how long a device's port was busy. sent_bytes: through the port of one
-    device. values: result by device. sends: what each device's port carried."""
+    """What a collective took. port_ps, copied_ps: for how long a device's port was busy, and its channels (of `nvls`,
+    the warps that copy out) with copies inside it. sent_bytes: through the port of one device. values: result by
+    device. sends: what each device's port carried."""
 
     time_ps: int
     port_ps: int
+    copied_ps: int
     sent_bytes: int
     values: tuple[Array, ...] = ()
     sends: tuple[Send, ...] = ()
@@ -143,7 +145,7 @@ class _Run:
     def __init__(self, plan: Plan, values: Sequence[Array]) -> None:
         self.plan, self.values = plan, values
         self.env = simpy.Environment()
-        self.port_ps = 0
+        self.port_ps = self.copied_ps = 0
         """Of the first device; all do the same."""
         self.sent_bytes = 0
         self.sends: list[Send] = []
@@ -153,7 +155,14 @@ class _Run:
         devices = range(self.plan.devices)
         self.env.run(self.env.all_of([self.env.process(self.device(d)) for d in devices]))
         results = tuple(self.result(d) for d in devices) if self.values else ()
-        return Ended(self.plan.start_ps + int(self.env.now), self.port_ps, self.sent_bytes, results, tuple(self.sends))
+        return Ended(
+            self.plan.start_ps + int(self.env.now),
+            self.port_ps,
+            self.copied_ps,
+            self.sent_bytes,
+            results,
+            tuple(self.sends),
+        )
 
     def device(self, d: int) -> Process:
         """What one device does."""
@@ -259,6 +268,8 @@ class _Ring(_Run):
                 message = yield self.inboxes[d].get()
                 if carry and n == plan.wire.slices - 1 and self.values:
                     self.parts[d][index] = self.parts[d][index] + message if add else message
+            if d == 0:
+                self.copied_ps += self.copy_ps(before) + (self.copy_ps(beside) if step < steps else 0)
             yield self.env.timeout(self.copy_ps(before))
             if step == steps:
                 continue
@@ -287,6 +298,7 @@ class _Switch(_Run):
     def device(self, d: int) -> Process:
         """Three groups of warps, one part behind the other."""
         chunks, size = [], self.plan.size_bytes
+        self.copied_ps = self.copy_ps(size)
         while size:
             chunks.append(min(size, self.plan.chunk_bytes))
             size -= chunks[-1]

@@ -256,6 +256,13 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
     return Plan(kind, of, devices, size_bytes, wire, channels, chunk, start_ps)
 
 
+def copying(algorithm: str, protocol: str) -> str:
+    """The figure that says how fast the channels of a ring or of `nvls` copy."""
+    if algorithm == "nvls":
+        return "collectives.shared"
+    return {"LL": "collectives.flagged", "LL128": "collectives.line"}.get(protocol, "collectives.copy")
+
+
 def _pair_protocol(path: Path, devices: int, message_bytes: int, library: str) -> str:
     """Channels count as in the other protocol; before 2.29 all those between two devices, also idle ones."""
     channels = _parts(path, devices, message_bytes, "Simple") if library == LIBRARIES[0] else _pair_channels(path)

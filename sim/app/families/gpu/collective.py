@@ -13,7 +13,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.app.families.family import Ran, Subject
-from sim.app.families.gpu.records import machine_figures
+from sim.app.families.gpu.records import machine_figures, path_counters
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, GpuLaunch, KernelRecord
 from sim.app.trace.window import Wanted
@@ -167,7 +167,7 @@ def _record(op: Collective, made: Plan, ended: Ended, time_ps: int, spec: GpuSpe
         cycles=time_ps * spec.clock.boost_hz // PS_PER_S,
         clock_hz=spec.clock.boost_hz,
         time_ps=time_ps,
-        counters={"link_write_bytes": ended.sent_bytes},
+        counters=path_counters(spec, op.gpus, ended),
         own=GpuLaunch((made.channels, 1, 1)),
         launch_ps={"command": spec.launch.kernel_ps},
     )

@@ -15,6 +15,8 @@ from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.lower.access import access_lines
 from sim.host.model import Copy
+from sim.link import nccl
+from sim.link.library import Ended
 from sim.memory.counters import MemoryCounter
 
 SECTOR_BYTES = 32
@@ -46,7 +48,7 @@ def machine_figures(spec: GpuSpec, dtype: str) -> MachineFigures:
         },
         clocked=() if spec.l2.clock_hz else ("l2",),
         power_limit_mw=spec.power.limit_mw,
-        instances={"smem": spec.sm.count, **dict.fromkeys(_PIPES, sub_cores)},
+        instances={"smem": spec.sm.count, "link": 1, "pcie": 1, **dict.fromkeys(_PIPES, sub_cores)},
         spec=spec.model_dump(mode="json", by_alias=True),
     )
 
@@ -213,7 +215,18 @@ def memory_bytes(counts: np.ndarray) -> dict[str, int]:
     }
 
 
-def collective_record(name: str, algorithm: str, sent_bytes: int, time_ps: int, spec: GpuSpec) -> KernelRecord:
+def path_counters(spec: GpuSpec, devices: int, ended: Ended) -> dict[str, int]:
+    """What a library's collective did with a device's path to the others, under the names of `KernelRecord.counters`:
+    links where they reach all of them, else PCIe."""
+    path = "link" if nccl.path_between(spec, devices).nvlink else "pcie"
+    busy_ps = {path: ended.port_ps, "copy": ended.copied_ps}
+    cycles = {f"{name}_busy_cycles": ps * spec.clock.boost_hz // PS_PER_S for name, ps in busy_ps.items()}
+    return {"link_write_bytes": ended.sent_bytes, **cycles}
+
+
+def collective_record(
+    name: str, algorithm: str, counters: Mapping[str, int], time_ps: int, spec: GpuSpec
+) -> KernelRecord:
     """A collective of one device: cycles are those that the core's clock would count meanwhile."""
     return KernelRecord(
         name=name,
@@ -221,7 +234,7 @@ def collective_record(name: str, algorithm: str, sent_bytes: int, time_ps: int, 
         cycles=time_ps * spec.clock.boost_hz // PS_PER_S,
         clock_hz=spec.clock.boost_hz,
         time_ps=time_ps,
-        counters={"link_write_bytes": sent_bytes},
+        counters=counters,
         own=GpuLaunch((1, 1, 1)),
         launch_ps={"command": spec.launch.kernel_ps},
     )

@@ -12,6 +12,7 @@ from sim.app.report.record import GpuLaunch, KernelRecord, SourceLine
 from sim.app.report.sections import Section
 from sim.app.report.text import bytes_text, ghz_text, percent, time_text, words
 from sim.app.report.verdict import (
+    ALONE,
     MOVES,
     SURE,
     WORTH_A_WORD,
@@ -25,6 +26,7 @@ from sim.app.report.verdict import (
     moves,
     stays,
 )
+from sim.link import nccl
 
 if TYPE_CHECKING:
     from sim.app.report.report import Report
@@ -253,7 +255,7 @@ def _bound(report: Report) -> Sentence:
             rate = figures.external_bytes_per_s * 1e-12
             what = f"External memory is busy: {percent(reached['dram'])} of {rate:.2f} TB/s."
             fewer = "fewer bytes (fusion, a narrower format, better reuse in the L2)"
-            sure = figures.running(reached["dram"]) >= SURE
+            sure = figures.running(reached["dram"]) >= SURE and _ways_out(figures)[0] < reached["dram"]
             return advised(what, bandwidth_claims("dram.bandwidth", reached["dram"]), [fewer], sure=sure)
         case "l2":
             what = f"The L2 is busy: {percent(reached['l2'])} of its bandwidth."
@@ -264,11 +266,20 @@ def _bound(report: Report) -> Sentence:
             wider: tuple[Claim, ...] = (moves("shared.bandwidth"),) if _banks_allow_more(figures) else ()
             others = ["larger register tiles", "operands from registers", "fewer bank conflicts"]
             return advised(what, (*wider, stays("dram.bandwidth")), others)
+        case "pcie" if "link_write_bytes" in figures.counters:
+            what = f"PCIe, the path to the other devices, is busy for {percent(reached['pcie'])} of the time."
+            return advised(what, (moves("pcie.bandwidth"),), ["fewer bytes"], sure=reached["pcie"] >= ALONE)
         case "pcie":
             rate = figures.machine.bandwidths["pcie"] * 1e-9
             what = f"The link to the host is busy: {percent(reached['pcie'])} of {rate:.1f} GB/s."
             link = (moves("pcie.bandwidth"), stays("clock.boost"))
             return advised(what, link, ["copying less", "copying while kernels run"])
+        case "link":
+            what = (
+                f"The path to the other devices is busy for {percent(reached['link'])} of the time, headers included."
+            )
+            links = (moves("link.bandwidth"), stays("clock.boost"))
+            return advised(what, links, ["fewer bytes"], sure=reached["link"] >= ALONE)
         case "compute":
             return _arithmetic(figures, reached)
         case _:
@@ -351,6 +362,7 @@ def _losses(report: Report) -> list[Sentence]:
         *_pipes_apart(figures, reached),
         *_tail(report, kernel),
         *_closed_rows(figures),
+        *_ways(figures),
     ]
 
 
@@ -435,11 +447,38 @@ def rows_opened(figures: Figures) -> tuple[float, str]:
     opened = counters.get("dram_row_misses", 0)
     if not opened:
         return 0.0, ""
-    moved = counters["dram_read_bytes"] + counters["dram_write_bytes"]
+    moved = counters.get("dram_read_bytes", 0) + counters.get("dram_write_bytes", 0)
     bursts = moved / dram["atom"] / (opened + counters["dram_row_hits"])
     each_ps = {"dram.t_faw": dram["t_faw"] / 4, "dram.t_ccd": bursts * dram["t_ccd"]}
     figure = max(each_ps, key=lambda path: each_ps[path])
     return opened * each_ps[figure] / (dram["channels"] * figures.device_ps), figure
+
+
+def _ways(figures: Figures) -> list[Sentence]:
+    """What else holds a run for longer than the unit that bounds it: the path by which requests and stores leave SMs,
+    and copies inside the devices of a collective."""
+    share, figure, what = max(_ways_out(figures), _copies(figures))
+    if share < LATENCY_BOUND_BELOW or share < figures.speed_of_light().get(figures.bound, 0.0):
+        return []
+    return [Sentence(f"{what} for {percent(share)} of the time ({figure}): that caps what more bandwidth gives.")]
+
+
+def _ways_out(figures: Figures) -> tuple[float, str, str]:
+    """For which share of the time the ports of SMs with work are busy with stores and with requests, which take the
+    place of a sector each; at least, as all lines that are read count as whole ones."""
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    left = kernel.counters.get("l2_write_bytes", 0) + kernel.counters.get("l2_read_bytes", 0) // 4
+    width = figures.machine.spec.get("port", {}).get("write", 0.0) * kernel.own.sms * kernel.cycles
+    share = left / width if width else 0.0
+    return share, "port.write", "Requests and stores keep the ports by which they leave SMs busy"
+
+
+def _copies(figures: Figures) -> tuple[float, str, str]:
+    """For which share of the time a collective's CTAs copy inside their device."""
+    kernel = max(figures.kernels, key=lambda k: k.time_ps)
+    algorithm, protocol = [*kernel.schedule.split()[-2:], "", ""][:2]
+    busy = kernel.counters.get("copy_busy_cycles", 0) / kernel.cycles
+    return busy, nccl.copying(algorithm, protocol), "CTAs of the collective copy inside their devices"
 
 
 def _nearer(reached: Mapping[str, float]) -> Claim:

@@ -17,7 +17,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.app.families.family import LateError
 from sim.app.families.gpu.conditions import Conditions
-from sim.app.families.gpu.records import collective_record, copy_record, kernel_record, memory_bytes
+from sim.app.families.gpu.records import collective_record, copy_record, kernel_record, memory_bytes, path_counters
 from sim.app.families.gpu.sampled import Pace
 from sim.app.families.request import Progress
 from sim.app.report.record import GpuLaunch, KernelRecord
@@ -34,7 +34,7 @@ from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import FIRST, Call, CallTime, Place, Replayed, call_times, calls_ps
 from sim.link import custom, nccl
 from sim.link.collective import Send, fabric_of, fastest
-from sim.link.library import Kind, Plan, Traffic, traffic
+from sim.link.library import Ended, Kind, Plan, Traffic, traffic
 from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
@@ -70,13 +70,13 @@ _WINDOWS_A_STEP = 8
 
 
 class Shared(NamedTuple):
-    """A collective. time_ps: behind its launch. sent_bytes: by one device. sends: messages from its start on. ctas,
+    """A collective. time_ps: behind its launch. counters: of one device. sends: messages from its start on. ctas,
     start_ps, traffic: of its kernel, within a node; what comes before its messages, what it does to memory."""
 
     kind: Kind
     devices: int
     time_ps: int
-    sent_bytes: int
+    counters: Mapping[str, int]
     algorithm: str
     sends: tuple[Send, ...]
     ctas: int = 0
@@ -98,24 +98,23 @@ def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> Shared:
         if kind == "alltoall":
             raise InputError(f"devices={devices}: {kind} is modelled within a node of {nccl.MOST_DEVICES} alone")
         outcome = fastest(fabric_of(spec, devices), kind, size)
-        return Shared(kind, devices, outcome.time_ps, outcome.sent_bytes // devices, outcome.algorithm, outcome.sends)
+        sent = {"link_write_bytes": outcome.sent_bytes // devices}
+        return Shared(kind, devices, outcome.time_ps, sent, outcome.algorithm, outcome.sends)
     made = custom.plan(spec, library, devices, size) if library in custom.LIBRARIES and kind == "all_reduce" else None
     if made is None:
         ways = nccl.estimates(spec, kind, devices, size)
         way = next(way for way in ways if way.algorithm != "tree")
         made = nccl.plan(spec, kind, devices, size, way.algorithm, way.protocol)
         library = "nccl"
-    return _ended(made, kind, library)
+    ended = _ended(made)
+    algorithm, moved = f"{library} {made.algorithm} {made.wire.protocol}", traffic(made, ended.sent_bytes)
+    counters = path_counters(spec, devices, ended)
+    return Shared(kind, devices, ended.time_ps, counters, algorithm, ended.sends, made.channels, made.start_ps, moved)
 
 
 @cache
-def _ended(made: Plan, kind: Kind, library: str) -> Shared:
-    ended = run_library(made)
-    algorithm = f"{library} {made.algorithm} {made.wire.protocol}"
-    moved = traffic(made, ended.sent_bytes)
-    return Shared(
-        kind, made.devices, ended.time_ps, ended.sent_bytes, algorithm, ended.sends, made.channels, made.start_ps, moved
-    )
+def _ended(made: Plan) -> Ended:
+    return run_library(made)
 
 
 @dataclass(frozen=True)
@@ -512,7 +511,7 @@ class _StreamRun:
             if step.place.stream:
                 return [HostKernel(done.kind, self._beside(entry, done), needs=done.ctas)]
             name = f"{step.label}: {done.algorithm} over {done.devices}"
-            record = collective_record(name, done.algorithm, done.sent_bytes, entry.moved_ps, self.spec)
+            record = collective_record(name, done.algorithm, done.counters, entry.moved_ps, self.spec)
             entry.records.append(record)
             return [HostKernel(done.kind, (entry.moved_ps,))]
         if copy := step.copy:
@@ -555,7 +554,7 @@ class _StreamRun:
         beside.move(self.device, self.device.regulator.clock_hz, 0, beside.end_ps)
         name = f"{step.label}: {done.algorithm} over {done.devices}"
         time_ps = before_ps + beside.end_ps - beside.begin_ps
-        record = collective_record(name, done.algorithm, done.sent_bytes, time_ps, self.spec)
+        record = collective_record(name, done.algorithm, done.counters, time_ps, self.spec)
         counters = {**record.counters, **memory_bytes(beside.counters)}
         entry.records.append(dataclasses.replace(record, counters=counters, own=GpuLaunch((done.ctas, 1, 1))))
 
