@@ -213,7 +213,7 @@ def test_bad_input_is_refused_before_anything_runs(
     def run(*arguments: Any) -> None:
         raise AssertionError("ran")
 
-    monkeypatch.setattr("sim.app.families.gpu.run_steps", run)
+    monkeypatch.setattr("sim.app.families.gpu.runner.run_steps", run)
     with pytest.raises(InputError, match=says) as caught:
         simulate(**{"workload": SMALL, "machine": A100, **options})
     assert "\n" not in str(caught.value)

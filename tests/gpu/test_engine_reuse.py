@@ -12,7 +12,7 @@ from arch.gpu import GpuSpec
 from arch.load import list_archs, load_arch
 from arch.reads import Remembered
 from sim import simulate
-from sim.app.families import gpu
+from sim.app.families.gpu import runner
 from sim.engine import buffers
 from sim.gpu.engine import api
 from sim.gpu.engine.api import Device
@@ -29,7 +29,7 @@ def _report(workload: str, override: str) -> dict[str, Any]:
 
 
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_PROGRAMS", Remembered(16))
+    monkeypatch.setattr(runner, "_PROGRAMS", Remembered(16))
     monkeypatch.setattr(api, "_LOWERED", Remembered(16))
     monkeypatch.setattr(buffers, "_kept", type(buffers._kept)())
     monkeypatch.setattr(buffers, "_addresses", {})

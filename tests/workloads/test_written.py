@@ -303,7 +303,7 @@ def test_values_of_a_tpu_program_are_compared_with_its_reference(
 def test_a_machine_without_a_language_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "run", "mine.py:copy", "n=4096", "--arch", "gemmini")
     assert code == 2
-    assert "mine.py:copy: gemmini runs no programs; machines of family gpu, tpu, rdu do" in err
+    assert "mine.py:copy: gemmini runs no programs; machines of family gpu, rdu, tpu do" in err
 
 
 @pytest.mark.parametrize("text", ["def copy(:", "import sys; sys.exit(3)", "raise ValueError('no')", "import nowhere"])

@@ -18,7 +18,7 @@ import numpy as np
 
 from arch import reading
 from arch.errors import InputError
-from sim.gpu.language import expressions, program, tensors
+from sim.gpu.language import expressions, program, ring, tensors
 from sim.rdu import program as dataflow
 
 MOST_BYTES = 64 << 20
@@ -42,7 +42,7 @@ class Other:
 
 CLASSES: Mapping[str, type] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
-    for module in (expressions, program, tensors, dataflow)
+    for module in (expressions, program, ring, tensors, dataflow)
     for kind in vars(module).values()
     if isinstance(kind, type) and kind.__module__ == module.__name__
     and (dataclasses.is_dataclass(kind) or kind is dataflow.Section or issubclass(kind, enum.Enum))

@@ -71,8 +71,9 @@ _PIPE_COUNTER = {
 _STEPS_AGAIN, _COUNT_OF_STEP = 10, 64
 """Steps of a program's length that a trip of `loop_while` counts as, and instructions of an op that are one."""
 
-_BESIDE = 1 << 16
-"""Elements that a box of a tensor may lie beside it, where there is nothing to move: at the edges of a grid."""
+_BESIDE = 1 << 24
+"""Elements that a box of a tensor may lie beside it, where there is nothing to move: what the last step of a large grid
+leaves over."""
 
 _BYTES_EXPECTED = Range(0, (1 << 20) - 1)
 """Of one phase of an mbarrier, as PTX has it."""

@@ -135,7 +135,6 @@ OVERLAPPED = {
     for number, why in {
         "producer/4 mbarrier_wait": "the first stage is empty",
         "producer/11 mbarrier_wait": QUERIES,
-        "producer/20 mbarrier_wait": QUERIES,
         "consumer/13 wgmma_fence": FENCED,
         "consumer/30 wgmma_fence": FENCED,
         "consumer/32 wgmma_fence": FENCED,

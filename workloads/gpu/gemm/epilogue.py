@@ -103,16 +103,16 @@ def _load(
     vector = max(width, min(NEIGHBOURS * width, row_alignment(tensor)))
     (row, high), (col, wide) = rows, columns
     if name == "sa":
-        tile = RegisterTile(into, (1, high), tensor.dtype)
+        tile = RegisterTile(f"{into}_{high}", (1, high), tensor.dtype)
         r.ldg(tile.whole, tensor[batch, row:high], ceil_div(high, LANES), into=into, vector_bytes=width)  # type: ignore[misc]
         return tile.whole.T
     if name == "sb" or len(tensor.shape) == 1:
-        tile = RegisterTile(into, (1, wide), tensor.dtype)
+        tile = RegisterTile(f"{into}_{wide}", (1, wide), tensor.dtype)
         box = tensor[batch, col:wide] if name == "sb" else tensor[col:wide]  # type: ignore[misc]
         loads = ceil_div(wide, LANES) * (NEIGHBOURS * width // vector)
         r.ldg(tile.whole, box, loads, into=into, vector_bytes=vector)
         return tile.whole
-    tile = RegisterTile(into, (high, wide), tensor.dtype)
+    tile = RegisterTile(f"{into}_{high}x{wide}", (high, wide), tensor.dtype)
     loads = ceil_div(high * wide * width, WARP_SIZE * vector)
     r.ldg(tile.whole, tensor[batch, row:high, col:wide], loads, into=into, vector_bytes=vector)  # type: ignore[misc]
     return tile.whole
