@@ -169,10 +169,21 @@ def _row_cases(spec: MachineSpec, path: str) -> list[Case]:
         return []
     assert isinstance(spec, GpuSpec)
     name = path.removeprefix("instructions.").rpartition(".")[0]
+    if name in _COMPILED_ALONE:
+        return [Case(f"chain of {name} in compiled code", make=_compiled_chain(name))]
     cases = [Case(f"row {name}", make=_of_row(name))]
     if any(row.name == name and row.pipe == "fp64_shared" for row in spec.instructions):
         cases.append(Case(f"chain of {name} in compiled code", make=_compiled_chain(name)))
     return cases
+
+
+_COMPILED_ALONE = {
+    **{f"mma.int4.{shape}": f"IMMA.{code}.S4.S4" for shape, code in
+       (("m8n8k32", "8832"), ("m16n8k32", "16832"), ("m16n8k64", "16864"))},
+    **{f"mma.int1.{shape}": f"BMMA.{code}.AND.POPC" for shape, code in
+       (("m8n8k128", "88128"), ("m16n8k128", "168128"), ("m16n8k256", "168256"))},
+}  # fmt: skip
+"""Opcodes of rows whose formats the tile language does not have."""
 
 
 @cache
@@ -213,8 +224,15 @@ def _compiled_chain(name: str) -> Make:
     """Two instructions of one warp, the second of which waits for the first on a scoreboard. A program of the tile
     language gives each sub-core its share of a pipe that they have in common; a compiled warp that is alone has all of
     it, and waits for the latency."""
-    sources = {"dfma": ("R2", "R2", "R2")}.get(op := name.partition(".")[0], ("R2", "R2"))
-    lines = (f"{op.upper()} R4, {', '.join(sources)}", f"{op.upper()} R6, {', '.join(('R4', *sources[1:]))}", "EXIT")
+    if opcode := _COMPILED_ALONE.get(name):
+        lines = (f"{opcode} R4, R16.ROW, R20.COL, R12", f"{opcode} R8, R16.ROW, R20.COL, R4", "EXIT")
+    else:
+        sources = {"dfma": ("R2", "R2", "R2")}.get(op := name.partition(".")[0], ("R2", "R2"))
+        lines = (
+            f"{op.upper()} R4, {', '.join(sources)}",
+            f"{op.upper()} R6, {', '.join(('R4', *sources[1:]))}",
+            "EXIT",
+        )
     words = (1 << 41 | 1 << 45 | 0 << 46 | 7 << 49, 1 << 41 | 1 << 45 | 1 << 46 | 7 << 49 | 1 << 52, 0xFE2 << 40)
     text = [" .section .text.chain,"]
     for at, (line, word) in enumerate(zip(lines, words, strict=True)):
@@ -223,7 +241,7 @@ def _compiled_chain(name: str) -> Make:
 
     def make(spec: GpuSpec) -> Program:
         major, _, minor = str(spec.compute_capability).partition(".")
-        compiled = CompiledKernel("chain", int(major + minor), 16, 0, 0x160, (), function)
+        compiled = CompiledKernel("chain", int(major + minor), 32, 0, 0x160, (), function)
         return sass_program(compiled, (1, 1, 1), (32, 1, 1), (), (), 0, "chain")
 
     return make

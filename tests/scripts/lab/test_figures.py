@@ -19,6 +19,7 @@ from sim import simulate
 from sim.app.figures import APP, KERNELS, LOADER, declared, owners
 from sim.gpu.engine.api import Device
 from sim.gpu.lower.kernel import lower_kernel
+from sim.gpu.lower.listing import listing
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.lower import lower_section
 from tests.gpu.kernels import exchange
@@ -102,6 +103,7 @@ def notes_of(family: str) -> Notes:
         Device(spec)
         stores = exchange()  # no workload stores to the shared memory of another SM
         lower_kernel(stores.kernels[0], stores.addresses(), spec)
+        listing(stores, spec)
         found |= notes
     for machine in ("sn40l", "plasticine") if family == "rdu" else ():
         spec, notes = recorded(load_arch(machine))

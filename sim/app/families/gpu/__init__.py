@@ -28,7 +28,9 @@ FAMILY = Family(
     above={
         "sim.app": (
             "clock.boost",
+            "clock.step",
             "clock.tensor",
+            "clock.under_tensor",
             "compute_capability",
             "dram.bandwidth",
             "dram.latency",
