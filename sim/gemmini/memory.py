@@ -1,8 +1,9 @@
 """Behind a Gemmini's bus: a second-level cache, a cache in front of the DRAM, and the DRAM's channels.
 
-Times are in cycles; the DRAM's own are in ticks. Lines go to its channels in turn. A request books what it needs when
-it is made: its set, which serves one request at a time, a place among the misses on their way, the bus to memory, the
-bus to the transfer engine.
+Times are in cycles; the DRAM's own are in ticks. Lines of the second-level cache go to its channels in turn, as a
+Rocket chip's memory bus stripes them, also those that are one line of the cache in front of the DRAM. A request books
+what it needs when it is made: its set, which serves one request at a time, a place among the misses on their way, the
+bus to memory, the bus to the transfer engine.
 """
 
 from typing import NamedTuple
@@ -111,19 +112,34 @@ def look_up(figures, lines, line, clock, which, write):
 
 
 @inner
+def _transfer(f, dram, t, line, write):
+    """A line of the cache in front of the DRAM, whose parts are on as many channels as there are. Returns the tick of
+    the last data that are read."""
+    spec, state, counters = dram
+    across = min(f.lines, spec.channels)
+    end = t
+    for part in range(line * f.lines, line * f.lines + across):
+        channel, place = part % spec.channels, part // spec.channels // f.lines
+        parts = (f.lines - (part - line * f.lines) + across - 1) // across
+        atoms = parts * f.line // spec.atom_bytes
+        if write:
+            dram_write(spec, state, counters, t, channel, place, atoms)
+        else:
+            end = max(end, dram_read(spec, state, counters, t, channel, place, atoms))
+    return end
+
+
+@inner
 def _in_cache(f, m, dram, t, line, write):
     """A line that the cache in front of the DRAM is asked for at t. It does one thing at a time: a cycle to begin, then
     beats of a line that it has or is given, or the tags alone, and a whole line of its own that has to leave. Returns
     when it begins to answer (-1: from the DRAM), and when it knows what it has."""
-    spec, state, counters = dram
     there, left = look_up(f.cache, m.cache, line // f.lines, m.clock, CACHE_CHOICE, write)
     start = max(t, m.clock[CACHE_FREE]) + 1
     free = start + (f.fill if there else 1)
     if left >= 0:
         m.counts[DRAM_WRITTEN] += f.lines
-        channel, place = left % spec.channels, left // spec.channels
-        atoms = f.lines * f.line // spec.atom_bytes
-        dram_write(spec, state, counters, free * TICKS_PER_CYCLE, channel, place, atoms)
+        _transfer(f, dram, free * TICKS_PER_CYCLE, left, True)
         free += f.whole
     if write and not there:
         free += f.fill
@@ -142,12 +158,8 @@ def _to_memory(f, m, dram, t, line):
 @inner
 def _from_dram(f, m, dram, t, line):
     """Cycle at which a line of the cache in front of the DRAM arrives there, which it then has to write."""
-    spec, state, counters = dram
     m.counts[DRAM_LINES] += f.lines
-    atoms = f.lines * f.line // spec.atom_bytes
-    whole = line // f.lines
-    channel, place = whole % spec.channels, whole // spec.channels
-    ready = dram_read(spec, state, counters, t * TICKS_PER_CYCLE, channel, place, atoms)
+    ready = _transfer(f, dram, t * TICKS_PER_CYCLE, line // f.lines, False)
     m.clock[CACHE_FREE] += f.whole
     return (ready + TICKS_PER_CYCLE - 1) // TICKS_PER_CYCLE
 
