@@ -68,6 +68,8 @@ def read_config(path: str, machine: MachineSpec) -> ScaleSimConfig:
     overrides = [
         f"array.rows={rows}",
         f"array.columns={columns}",
+        f"weight_fifo.tile_rows={rows}",
+        f"weight_fifo.tile_columns={columns}",
         f"array.dataflow={dataflow}",
         "array.overlap_weights=false",
         f"unified_buffer.size={ifmap + ofmap} KiB",

@@ -61,6 +61,8 @@ class WeightFifo(Group):
     """Tiles on their way from weight memory to the array."""
 
     depth: Count = Field(description="tiles")
+    tile_rows: Count = Field(description="least rows of a tile of weights, which is fetched as a whole")
+    tile_columns: Count = Field(description="least columns of a tile; arrays that are smaller take tiles of their size")
 
 
 class Dram(BankedMemory):
@@ -200,6 +202,10 @@ class TpuSpec(MachineSpec):
     def tile_bytes(self) -> int:
         """Bytes of one weight tile."""
         return self.cells * self.weight_bytes
+
+    def using(self, rows: int, columns: int) -> TpuSpec:
+        """The machine with the first rows and columns of its arrays alone."""
+        return self.model_copy(update={"array": self.array.model_copy(update={"rows": rows, "columns": columns})})
 
     def format_of(self, bits: int) -> str:
         """The number format that values of `bits` bits have here."""

@@ -86,18 +86,29 @@ MORE: Mapping[str, tuple[str, ...]] = {
         *("l1.size", "l1.bandwidth", "l1.miss_queue", "l1.queue"),
         *("port.read", "port.receive", "port.write", "port.gpc", "tma.max_in_flight", "tma.queue"),
         *("dsmem.read", "dsmem.write", "l2.ways", "l2.write_bandwidth", "l2.link_bandwidth", "l2.coalescer"),
-        *("dram.banks", "dram.t_refi", "power.limit", "power.burst"),
+        *("dram.channels", "dram.banks", "dram.t_refi", "power.limit", "power.burst"),
     ),
     "tpu": (
         *("clock.boost", "dram.bandwidth", "pcie.bandwidth", "pcie.path", "host.bandwidth", "host.ops"),
-        *("array.count", "weight_fifo.depth", "accumulators.rows", "unified_buffer.size", "unified_buffer.bandwidth"),
+        *("array.rows", "array.columns", "array.count", "dram.channels"),
+        *("weight_fifo.depth", "accumulators.rows", "unified_buffer.size", "unified_buffer.bandwidth"),
         *("activation.values", "vector.lanes", "control.buffer", "control.queue"),
     ),
     "rdu": (
         *("clock.boost", "pcu.count", "pmu.count", "hbm.bandwidth", "ddr.bandwidth"),
         *("pcu.lanes", "pcu.stages", "pcu.fifo", "pcu.vector_inputs", "pcu.vector_outputs", "pmu.size", "pmu.banks"),
         *("pmu.bandwidth", "pmu.addresses", "mesh.vector", "mesh.scalar", "mesh.control_wires", "mesh.credits"),
-        *("dies.bandwidth", "agcu.bandwidth", "agcu.in_flight", "hbm.banks", "hbm.t_refi", "ddr.banks", "ddr.t_refi"),
+        *(
+            "dies.bandwidth",
+            "agcu.bandwidth",
+            "agcu.in_flight",
+            "hbm.channels",
+            "ddr.channels",
+            "hbm.banks",
+            "hbm.t_refi",
+            "ddr.banks",
+            "ddr.t_refi",
+        ),
         *("host.bandwidth", "tiles.bandwidth"),
     ),
     "gemmini": (
@@ -109,6 +120,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
             "l2.ways",
             "memory_cache.size",
             "memory_cache.ways",
+            "dram.channels",
             "dram.banks",
             "dram.t_refi",
         ),
@@ -180,10 +192,6 @@ _FAST = tuple(f"{memory}.bandwidth=500 TB/s" for memory in ("dram", "hbm", "ddr"
 
 MECHANISMS_OF: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "*.channels": {"a line that passes one channel, of more that share a bandwidth": _FAST},
-    "array.*": {
-        "tiles of weights that come whole, to each array on its own": (*_FAST, "dram.latency=0 ns", "dram.t_rcd=0 ns"),
-        "such tiles, and cycles on the way through a longer array": (*_FAST, "dram.latency=0 ns", "clock.boost=20 GHz"),
-    },
 }
 """Further ones by pattern of the figure that gets better: more of it is not more of everything."""
 

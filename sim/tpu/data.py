@@ -40,6 +40,7 @@ class Memory:
     """All memories of one run. Rows of matrices start `pitch` bytes apart."""
 
     def __init__(self, spec: TpuSpec, program: Program) -> None:
+        spec = program.part(spec)
         self.host: Bytes = np.zeros(program.host_bytes, dtype=np.uint8)
         self.weights: Bytes = np.zeros(program.weight_bytes, dtype=np.uint8)
         self.ub: Bytes = np.zeros(spec.unified_buffer.size_bytes, dtype=np.uint8)

@@ -230,7 +230,7 @@ class Machine:
         progress: Callable[[float], None] | None = None,
         log: bool = False,
     ) -> None:
-        self.spec = spec
+        self.spec = spec = program.part(spec)
         self._log = log
         self.program = program
         self.memory = memory

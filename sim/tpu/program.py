@@ -319,7 +319,7 @@ class Program:
     host_bytes, weight_bytes: sizes of what is used of those memories. fill: puts operands where they are before the
     run. results: reads results after it. reference: results that the quantised schedule must give; None: the operator's
     own. resident: (address, size) of the unified buffer that holds data before the run. loops: of its mapping, the
-    outermost first: memory, what it holds, loop.
+    outermost first: memory, what it holds, loop. tile: rows and columns of the arrays that it uses; empty: all.
     """
 
     name: str
@@ -334,6 +334,11 @@ class Program:
     notes: tuple[str, ...] = ()
     resident: tuple[tuple[int, int], ...] = ()
     loops: tuple[tuple[str, str, str], ...] = ()
+    tile: tuple[int, ...] = ()
+
+    def part(self, spec: TpuSpec) -> TpuSpec:
+        """The machine with as much of its arrays as the program uses."""
+        return spec.using(*self.tile) if self.tile else spec
 
 
 def wrong(index: int, instruction: Instruction, why: str) -> InputError:

@@ -86,6 +86,7 @@ class _Order:
 def verify(program: Program, spec: TpuSpec) -> None:
     """InputError for the first instruction that is wrong, with its number."""
     _check_numbers(program)
+    spec = program.part(spec)
     names = units(spec)
     read, write = carriers(spec)
     index = {name: i for i, name in enumerate(names)}

@@ -49,6 +49,7 @@ def test_a_configuration_as_overrides(config: Path) -> None:
     assert set(found.overrides) == {
         "array.rows=128", "array.columns=128", "array.dataflow=ws", "array.overlap_weights=false",
         "unified_buffer.size=8192 KiB", "weight_fifo.depth=384",
+            "weight_fifo.tile_rows=128", "weight_fifo.tile_columns=128",
     }  # fmt: skip
     config.write_text(CONFIG.replace("CALC", "USER").replace("Bandwidth = 10", "Bandwidth = 20, 10, 5"), "utf-8")
     user = read_config(str(config), load_arch("tpu-v1"))

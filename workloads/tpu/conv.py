@@ -76,7 +76,7 @@ def _resolved(op: Conv2d, spec: TpuSpec, config: Config, bits: int, out_bits: in
     parts that cannot be."""
     if config.wide:
         raise InputError(f"{op}: 8x16 is for matrix products")
-    rows, room = op.output[0], _room_rows(op, spec, config, bits, out_bits)
+    rows, room = op.output[0], _room_rows(op, config.cut(spec), config, bits, out_bits)
     if config.part > op.n * rows or (config.part > rows and config.part % rows):
         nearest = min(op.n, max(1, round(config.part / rows))) * rows
         raise InputError(

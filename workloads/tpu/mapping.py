@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from arch.errors import InputError
 from arch.near import hint
 from arch.tpu import TpuSpec
-from workloads.tpu.choose import Config, block_estimate, block_rows
-from workloads.tpu.emit import alignment
+from workloads.tpu.choose import Config, Ranked, block_estimate, block_rows, doublings, merged
+from workloads.tpu.emit import alignment, spread
 
 ORDERS = ("mnk", "mkn", "nmk")
 """Loops, the outermost first. mnk: a column of tiles after the other; mkn: each slice of the depth meets all columns of
@@ -61,13 +61,41 @@ class Product:
         return -(-columns // spec.array.columns)
 
 
-def candidates(spec: TpuSpec, p: Product, schedule: str, tuned: bool = False) -> list[tuple[Config, int]]:
+def candidates(spec: TpuSpec, p: Product, schedule: str, tuned: bool = False) -> Ranked:
     """Mappings with the estimate of their cycles, the best first; tuned: of all that are worth a simulation."""
     p = replace(p, bits=16) if "8x16" in schedule.split() else p
+    asked = [word.removeprefix("arrays=") for word in schedule.split() if word.startswith("arrays=")]
+    rest = " ".join(word for word in schedule.split() if not word.startswith("arrays=")) or "auto"
+    counts = doublings(spec.array.count, 1)
+    for text in asked:
+        if text not in map(str, counts):
+            raise InputError(f"schedule={schedule}: arrays={text}: one of {', '.join(map(str, counts))}")
+
+    def on(count: int) -> Ranked:
+        part = Config("", arrays=count).cut(spec)
+        found = []
+        for config in _mapped(part, p, rest, tuned):
+            copies = _copies(spec, p, config)
+            # Arrays stay idle where others would fetch the same weights once more.
+            if asked or count == spec.array.count or _copies(part, p, config) < copies:
+                named = replace(config, arrays=count if asked or copies > 1 else 0)
+                found.append((named, estimate(part, p, config)))
+        return found
+
+    return merged(on, map(int, asked[-1:]) if asked else counts)
+
+
+def _mapped(spec: TpuSpec, p: Product, schedule: str, tuned: bool) -> list[Config]:
+    """Mappings on all arrays of a machine."""
     found = list(_usual(spec, p)) if schedule == "auto" else list(_written(spec, p, schedule))
     if schedule == "auto" and tuned:
         found += _ranked(spec, p, _searched(spec, p))[:MOST]
-    return [(config, estimate(spec, p, config)) for config in _ranked(spec, p, found)]
+    return _ranked(spec, p, found)
+
+
+def _copies(spec: TpuSpec, p: Product, config: Config) -> int:
+    """Arrays that fetch the same weights, each for some rows of a block."""
+    return len(spread(spec, min(config.m, p.rows), p.tiles(spec, config.n)))
 
 
 def _ranked(spec: TpuSpec, p: Product, found: Iterable[Config]) -> list[Config]:
@@ -92,7 +120,8 @@ def estimate(spec: TpuSpec, p: Product, config: Config) -> int:
     again = groups if config.order == "nmk" and config.held < blocks else 1
     row_in, row_out = p.depth * p.bits // 8, p.columns * p.out_bits // 8
     brought, taken = p.rows * row_in * again / rate, p.rows * row_out / rate
-    tiles = -(-p.depth // spec.array.rows) * p.planes * p.tiles(spec, p.columns)
+    wide = p.tiles(spec, p.columns)
+    tiles = -(-p.depth // spec.array.rows) * p.planes * wide * len(spread(spec, min(block, p.rows), wide))
     if host and config.order == "nmk" and again == 1:
         # All rows come with the first group, and the results of the others after that.
         taken = max(brought, taken / groups) + taken * (groups - 1) / groups

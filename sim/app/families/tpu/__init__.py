@@ -37,7 +37,7 @@ FAMILY = Family(
             "unified_buffer.bandwidth",
             "unified_buffer.size",
         ),
-        "workloads": ("host.exp_ops",),
+        "workloads": ("host.exp_ops", "weight_fifo.tile_columns", "weight_fifo.tile_rows"),
         "arch": ("dram.standard",),
     },
 )

@@ -29,8 +29,7 @@ from sim.tpu.verify import verify
 from workloads.estimates import error_percent
 from workloads.ops import Gemm, Inference, Matvec, Operator
 from workloads.ops.app_sets import ranges
-from workloads.registry import build
-from workloads.tpu.choose import Config, candidates
+from workloads.tpu.choose import Config, build, candidates
 from workloads.tpu.gemm import matrices
 from workloads.written import OwnProgram, held_schedule, placed
 
