@@ -67,6 +67,7 @@ def outcome(result: KernelResult) -> dict[str, object]:
         "counters": {name: count for name, count in result.counters.items() if name != "events"},
         "memory": result.memory,
         "warp_states": result.warp_states,
+        "barrier_waits": result.barrier_waits,
         "issue_slots": result.issue_slots,
     }
 
@@ -106,6 +107,7 @@ def test_warp_states_sum_to_residency_and_issue_slots_to_sub_cores_times_ticks(c
         assert int((ended > 0).sum()) == kernel.ctas * kernel.warps
         assert sum(result.warp_states.values()) - accounted == int((ended - begun).sum())
         assert sum(result.issue_slots.values()) == spec.sm.count * spec.sm.sub_cores * result.ticks
+        assert sum(result.barrier_waits.values()) == result.warp_states["barrier"]
         assert result.warp_states["selected"] == result.issue_slots["selected"]
         assert min(*result.warp_states.values(), *result.issue_slots.values()) >= 0
 

@@ -351,7 +351,13 @@ def test_bank_conflicts_come_first_with_their_lines_and_cost() -> None:
     assert found
     saved = before.time_us - padded.time_us
     assert 0.85 * float(found[1]) < saved <= float(found[1])
-    assert "in barrier, for others, which spend most of theirs" in text
+    held = re.search(r"in barrier, ([\d.]+) % of that because the last warp to arrive is longer in mio throttle", text)
+    assert held
+    causes = before.to_dict()["gpu"]["barrier_waits"]
+    assert sum(causes.values()) == before.figures.stalls["warps"]["barrier"]
+    assert causes["mio_throttle"] / sum(causes.values()) == pytest.approx(float(held[1]) / 100, abs=0.001)
+    assert causes["mio_throttle"] + causes["short_scoreboard"] > 0.9 * sum(causes.values())
+    assert re.search(r"last at barrier +mio throttle", str(before))
     assert "Bank conflicts" not in _words(padded)
     per_line = {line["place"]: line["conflict_cycles"] for line in before.to_dict()["gpu"]["memory_lines"]}
     assert sum(per_line.values()) == pytest.approx(before.figures.counters["smem_conflict_cycles"], abs=2)

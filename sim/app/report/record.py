@@ -92,6 +92,9 @@ class GpuLaunch:
     """SMs that had work."""
     memory: Sequence[MemoryLine] = ()
     """Lines with bank conflicts or uncoalesced access."""
+    barrier_waits: Mapping[str, int] = field(default_factory=dict)
+    """Warp-cycles in the state `barrier`, by what the last warp to arrive did while the others waited; `barrier` among
+    them is the barrier's own time. They sum to that state."""
 
 
 @dataclass(frozen=True, slots=True)

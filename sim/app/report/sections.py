@@ -178,14 +178,16 @@ def _roofline(report: Report) -> Section:
 
 def _stalls(report: Report) -> Section:
     rows: list[tuple[Cell, ...]] = []
-    for unit, counts in report.figures.stalls.items():
+    view = report.record.machine.view
+    more = view.causes(report.figures) if view.causes else {}
+    for unit, counts in (report.figures.stalls | more).items():
         split = shares(counts)
         shown = {reason: share for reason, share in split.items() if share >= SMALLEST_STALL}
         rest = sum(split.values()) - sum(shown.values())
         if len(shown) < len(split):
             shown["other"] = rest
         rows += [(words(unit), words(reason), percent(share), Meter(share, reason)) for reason, share in shown.items()]
-    return Section(report.record.machine.view.STALL_TITLE, tuple(rows))
+    return Section(view.STALL_TITLE, tuple(rows))
 
 
 def _memory(report: Report) -> Section:

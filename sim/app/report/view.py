@@ -41,6 +41,10 @@ class FamilyView(Protocol):
     def source_section(self) -> Callable[[Report], Section] | None:
         """Makes the table of the lines of a program's source; None where programs name none."""
 
+    @property
+    def causes(self) -> Callable[[Figures], dict[str, dict[str, int]]] | None:
+        """What stands below the stall stack: why units were in one of its states, in cycles; None where nothing is."""
+
     def details(self, figures: Figures) -> dict[str, Any]:
         """The object that the schema names after the family; None values are left out."""
 

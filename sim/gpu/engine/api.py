@@ -39,7 +39,7 @@ from sim.gpu.engine.warp import Warp
 from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import left_limit, lower_kernel
 from sim.gpu.lower.occupancy import Occupancy, occupancy, shared_of_cta
-from sim.gpu.lower.tables import GpuProgram, Scratch
+from sim.gpu.lower.tables import Col, GpuProgram, Kind, Scratch
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
 from sim.memory.counters import MemoryCounter
@@ -68,12 +68,20 @@ def _lowered(kernel: Kernel, addresses: Mapping[str, int], spec: GpuSpec) -> Gpu
     return _LOWERED.of(key, spec, lambda machine: (kernel, lower_kernel(kernel, addresses, machine)))[1]
 
 
+def _meets(program: Any) -> bool:
+    """Whether warps of a kernel meet at named barriers, as far as its tables tell."""
+    kinds = (Kind.BAR_SYNC, Kind.BAR_ARRIVE)
+    return not isinstance(program, GpuProgram) or bool(np.isin(program.code[:, Col.KIND], kinds).any())
+
+
 @dataclass
 class KernelResult:
     """What one kernel did.
 
     ticks: from launch to the end, drain included, at 256 a core cycle. time_ps: the same in picoseconds, clock
     changes included. warp_states and issue_slots are in ticks and sum to warp residency and to sub-cores x ticks.
+    barrier_waits are those of `barrier` in warp_states, by what the last warp of each meeting did meanwhile; `barrier`
+    among them is the barrier's own time.
     """
 
     kernel: Kernel
@@ -84,6 +92,7 @@ class KernelResult:
     counters: dict[str, int]
     memory: dict[str, int]
     warp_states: dict[str, int]
+    barrier_waits: dict[str, int]
     issue_slots: dict[str, int]
     clock_hz: int
     clocks: list[tuple[int, int]] = field(default_factory=list)  # (time in ps, Hz) at each change
@@ -225,7 +234,7 @@ class Launch:
         window = device.window
         if window is None and device.log:
             window = Window(0, _WHOLE_KERNEL_TICKS, 0, int(self.p[Chip.SMS]) - 1, _LOG_ROWS, trace=False)
-        self.state = new_state(self.p, spec, window)
+        self.state = new_state(self.p, spec, window, meets=_meets(self.program))
         self._memory_before = device.memory.counters.copy()
         self.samples: list[tuple[int, np.ndarray]] = []
         self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
@@ -512,6 +521,7 @@ class Launch:
             counters=counts,
             memory={c.name.lower(): int(memory[c]) for c in MemoryCounter},
             warp_states={r.name.lower(): int(state.warp_states[r]) for r in Reason},
+            barrier_waits={r.name.lower(): int(state.barrier_waits[r]) for r in Reason},
             issue_slots={r.name.lower(): int(slots[r]) for r in Reason},
             clock_hz=int(mean_hz),
             clocks=self.clocks,

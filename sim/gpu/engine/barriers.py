@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
-from sim.gpu.engine.accounting import account, issue_one
+from sim.gpu.engine.accounting import account, add_wait, charge_waits, issue_one, leave_barrier, note_last
 from sim.gpu.engine.chip import Chip, Part
 from sim.gpu.engine.cp_async import CpAsyncGroups
 from sim.gpu.engine.cta import Cta
@@ -52,7 +52,8 @@ class NamedBarrier(IntEnum):
 
     ARRIVED = 0
     LATEST = 1  # arrival
-    WIDTH = 2
+    LAST = 2  # the warp whose that is
+    WIDTH = 3
 
 
 class ClusterBarrier(IntEnum):
@@ -232,23 +233,33 @@ def meet(p, prog, st, w, t, pc, kind, issued):
     expected = code[pc, Col.VALUE]
     named[slot, b, NamedBarrier.ARRIVED] += 1
     # The barrier orders shared memory: a warp has arrived when its stores have been made.
-    latest = max(named[slot, b, NamedBarrier.LATEST], max(t, warps[w, Warp.SHARED_WRITTEN]))
-    named[slot, b, NamedBarrier.LATEST] = latest
+    latest = max(t, warps[w, Warp.SHARED_WRITTEN])
+    if latest > named[slot, b, NamedBarrier.LATEST]:
+        named[slot, b, NamedBarrier.LATEST] = latest
+        named[slot, b, NamedBarrier.LAST] = w
     if named[slot, b, NamedBarrier.ARRIVED] < expected:
         if kind == Kind.BAR_ARRIVE:
+            leave_barrier(st, w)
             return t
         park(st, w, Block.BAR_SYNC, b, 0, code[pc, Col.OP], issued)
         return PARKED
+    latest = named[slot, b, NamedBarrier.LATEST]
+    note_last(st, named[slot, b, NamedBarrier.LAST], latest)
     tick = latest + p[BarrierFigure.SYNC_LATENCY] + expected * p[BarrierFigure.SYNC_PER_WARP]
     named[slot, b, NamedBarrier.ARRIVED] = 0
     named[slot, b, NamedBarrier.LATEST] = 0
     first = st.ctas[slot, Cta.FIRST_WARP]
     for other in range(first, first + p[Chip.WARPS_PER_CTA]):
         if warps[other, Warp.BLOCK] == Block.BAR_SYNC and warps[other, Warp.BLOCK_WHAT] == b:
+            add_wait(st, other, latest, tick)
             wake(p, st, other, tick, Reason.BARRIER, t)
+            leave_barrier(st, other)
     if kind == Kind.BAR_SYNC:
+        add_wait(st, w, latest, tick)
         account(st, w, tick, Reason.BARRIER)
         t = tick
+    charge_waits(st)
+    leave_barrier(st, w)
     return t
 
 

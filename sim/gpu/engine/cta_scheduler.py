@@ -2,7 +2,7 @@
 
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account
+from sim.gpu.engine.accounting import account, leave_barrier
 from sim.gpu.engine.barriers import ClusterBarrier, reset_barriers
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta, CtaFigure, CtaSlots, Grid
@@ -165,6 +165,8 @@ def start_warp(p, prog, st, sm, slot, i, place, order, begin):
     warps[w, Warp.LEAF] = leaf_of(p, sm, w - sm * p[Chip.WARPS_PER_SM])
     warps[w, Warp.LAUNCH_ORDER] = order
     warps[w, Warp.ACCOUNTED] = begin
+    if st.since.shape[0] > 0:
+        leave_barrier(st, w)
     note_start(st, w, begin)
     if sub_cores[s, SubCore.RESIDENT] == 0 and begin > sub_cores[s, SubCore.CURSOR]:
         st.issue_slots[Reason.NO_WARP] += begin - sub_cores[s, SubCore.CURSOR]

@@ -14,6 +14,7 @@ from arch.gpu import GpuSpec
 from sim.engine.buffers import filled, give_back
 from sim.engine.search import TAGS
 from sim.gpu.counters import Counter
+from sim.gpu.engine.accounting import Since
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, NamedBarrier
 from sim.gpu.engine.boxes import CHUNK
 from sim.gpu.engine.chip import Chip
@@ -66,17 +67,20 @@ class GpuState(NamedTuple):
     flags: np.ndarray  # (flags, 2)
     flag_waiters: np.ndarray  # warps
     code_ready: np.ndarray  # (GPCs, code lines): tick at which a GPC's instruction cache holds it, 0 not asked for
-    stack: np.ndarray  # scratch: operands of an expression, receivers of a box, slots of a cluster
+    stack: np.ndarray  # scratch: operands of an expression, receivers of a box, slots of a cluster, a warp's reasons
     counters: np.ndarray  # by Counter
     warp_states: np.ndarray  # ticks by Reason
+    since: np.ndarray  # (warps, Since.WIDTH): what a warp has done since its last barrier; no rows without barriers
+    barrier_waits: np.ndarray  # ticks by Reason: of BARRIER in `warp_states`, what the last warp did meanwhile
     issue_slots: np.ndarray  # ticks by Reason
     # None in a launch that records nothing: `advance` is compiled for it without what records.
     log: np.ndarray | None  # rows of `sim.gpu.engine.events.Event`
     trace: np.ndarray | None  # rows of `sim.gpu.engine.events.TraceRow`, none for executed ops alone
 
 
-def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> GpuState:
-    """A chip with nothing on it yet, for a launch's parameters. window: what is recorded, None for nothing."""
+def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None, *, meets: bool = True) -> GpuState:
+    """A chip with nothing on it yet, for a launch's parameters. window: what is recorded, None for nothing. meets:
+    whether warps meet at named barriers."""
     sms, sub_cores = int(p[Chip.SMS]), int(p[Chip.SMS] * p[Chip.SUB_CORES])
     warps_per_sm = int(p[Chip.WARPS_PER_SM])
     warps, ctas = sms * warps_per_sm, sms * int(p[Chip.CTAS_PER_SM])
@@ -130,6 +134,8 @@ def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None) -> Gpu
         stack=_zeros(Scratch.WIDTH),
         counters=_zeros(Counter.WIDTH),
         warp_states=_zeros(len(Reason)),
+        since=filled((warps if meets else 0, Since.WIDTH), np.uint32, 0),
+        barrier_waits=_zeros(len(Reason)),
         issue_slots=_zeros(len(Reason)),
         log=log,
         trace=trace,

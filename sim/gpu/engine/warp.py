@@ -64,6 +64,8 @@ def prefetch_warp(st, w):
     prefetch(st.warps, row + Warp.READY + N_SCOREBOARDS)
     prefetch(st.warps, row + WarpVariables.CTA_X)
     prefetch(st.warps, row + WarpVariables.FIRST)
+    if st.since.shape[0] > 0:
+        prefetch(st.since, w * st.since.shape[1])
 
 
 @inner(inline=True)

@@ -12,7 +12,7 @@ import numpy as np
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.engine.buffers import filled
-from sim.gpu.engine.barriers import BarrierFigure
+from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cta import Cta, CtaFigure
 from sim.gpu.engine.events import Reason
@@ -172,7 +172,7 @@ class SassKernel(OwnLoopKernel):
             scalars=filled((warps, Scalar.WIDTH), np.int64, 0),
             turns=turns,
             queues=np.zeros((sub_cores, WAITING + 1), dtype=np.int64),
-            barriers=np.zeros((int(p[Chip.SMS] * p[Chip.CTAS_PER_SM]), _BARRIERS, 2), dtype=np.int64),
+            barriers=np.zeros((int(p[Chip.SMS] * p[Chip.CTAS_PER_SM]), _BARRIERS, NamedBarrier.WIDTH), dtype=np.int64),
             clusters=np.zeros((self._meetings(p, code), Meeting.WIDTH), dtype=np.int64),
             operands=np.zeros((5, LANES), dtype=np.int64),
             floats=floats,

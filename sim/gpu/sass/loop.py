@@ -13,8 +13,8 @@ from sim.engine.jit import inner, kernel
 from sim.engine.pack import packed
 from sim.engine.prefetch import prefetch
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, issue_slots
-from sim.gpu.engine.barriers import BarrierFigure
+from sim.gpu.engine.accounting import account, add_wait, charge_waits, issue_slots, leave_barrier, note_last
+from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
 from sim.gpu.engine.chip import Chip
 from sim.gpu.engine.cp_async import commit_copies, wait_copies
 from sim.gpu.engine.cta import Cta, CtaFigure, Grid
@@ -580,27 +580,40 @@ def _meet(p, x, st, w, t, end, row, passes):
     slot, number = warps[w, Warp.CTA], code[row, Cell.OPERATION]
     barrier = x.barriers[slot, number]
     expected = code[row, Cell.COUNT] if code[row, Cell.COUNT] > 0 else p[Chip.WARPS_PER_CTA]
-    barrier[0] += 1
-    barrier[1] = max(barrier[1], max(t, warps[w, Warp.SHARED_WRITTEN]))
-    if barrier[0] < expected:
+    barrier[NamedBarrier.ARRIVED] += 1
+    latest = max(t, warps[w, Warp.SHARED_WRITTEN])
+    if latest > barrier[NamedBarrier.LATEST]:
+        barrier[NamedBarrier.LATEST] = latest
+        barrier[NamedBarrier.LAST] = w
+    if barrier[NamedBarrier.ARRIVED] < expected:
         if passes:
+            leave_barrier(st, w)
             return end
         x.scalars[w, Scalar.BARRIER_WAIT] = number + 1
         return FAR
-    tick = barrier[1] + p[BarrierFigure.SYNC_LATENCY] + expected * p[BarrierFigure.SYNC_PER_WARP]
-    barrier[0], barrier[1] = 0, 0
+    latest = barrier[NamedBarrier.LATEST]
+    note_last(st, barrier[NamedBarrier.LAST], latest)
+    tick = latest + p[BarrierFigure.SYNC_LATENCY] + expected * p[BarrierFigure.SYNC_PER_WARP]
+    barrier[NamedBarrier.ARRIVED], barrier[NamedBarrier.LATEST] = 0, 0
     first = st.ctas[slot, Cta.FIRST_WARP]
     for other in range(first, first + p[Chip.WARPS_PER_CTA]):
         if x.scalars[other, Scalar.BARRIER_WAIT] == number + 1:
             x.scalars[other, Scalar.BARRIER_WAIT] = 0
             at = warps[other, Warp.PROGRAM_COUNTER]
+            add_wait(st, other, latest, tick)
             _spend(x, st, other, at, tick, Reason.BARRIER)
+            leave_barrier(st, other)
             s, i = _place(p, other)
             _await(x, st, other, s, i, at, tick)
             _call(p, x, st, s, x.turns[s, i, Turn.READY])
+    if not passes:
+        add_wait(st, w, latest, tick)
+    charge_waits(st)
     if passes:
+        leave_barrier(st, w)
         return end
     _spend(x, st, w, row, tick, Reason.BARRIER)
+    leave_barrier(st, w)
     return max(end, tick)
 
 

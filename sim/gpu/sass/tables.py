@@ -381,7 +381,7 @@ class SassProgram(NamedTuple):
     scalars: np.ndarray  # (warps of the chip, Scalar.WIDTH) int64
     turns: np.ndarray  # (sub-cores, warps, Turn.WIDTH) int64
     queues: np.ndarray  # (sub-cores, WAITING + 1): ticks at which accesses leave the queue; the oldest's place
-    barriers: np.ndarray  # (CTA slots, 16, 2): arrived, latest
+    barriers: np.ndarray  # (CTA slots, 16, NamedBarrier.WIDTH)
     clusters: np.ndarray  # (clusters, Meeting.WIDTH) of a kernel that uses their barrier
     operands: np.ndarray  # (5, 32) int64: operands of the instruction in progress and its results
     floats: np.ndarray  # (4,) float32

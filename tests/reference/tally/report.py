@@ -12,6 +12,7 @@ SECTIONS = (lambda report: Section("The adder", (("numbers a cycle", str(report.
 LAYER_COLUMNS = ()
 draw = None
 source_section = None
+causes = None
 
 
 def details(figures: Figures) -> dict[str, Any]:

@@ -76,6 +76,7 @@ SECTIONS = (_mapping,)
 LAYER_COLUMNS = (("tiles", lambda figures: f"{sum(run.tiles for run in _runs(figures)):,}"),)
 draw = None
 source_section = None
+causes = None
 
 
 FAR = (

@@ -65,6 +65,7 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
     slots["issued"] = slots.pop("selected")
     timing = spec.launch
     idle = _idle_ticks(launch)
+    states = {k: v for k, v in result.warp_states.items() if k != "no_warp"}
     return KernelRecord(
         name=kernel.name,
         schedule=schedule,
@@ -73,7 +74,7 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
         time_ps=result.time_ps,
         counters=counters(result, spec),
         stalls={
-            "warps": to_cycles({k: v for k, v in result.warp_states.items() if k != "no_warp"}),
+            "warps": to_cycles(states),
             "issue": to_cycles(slots),
         },
         own=GpuLaunch(
@@ -92,6 +93,7 @@ def kernel_record(launch: Launch, result: KernelResult, schedule: str, throttle_
             source=(source := _source_lines(launch)),
             sms=busy_sms,
             memory=_memory_lines(launch, source, result.counters["shared_conflict_ticks"]),
+            barrier_waits=_barrier_cycles(states, result.barrier_waits),
         ),
         energy_fj=result.energy_fj,
         launch_ps={
@@ -181,6 +183,13 @@ def to_cycles(ticks: Mapping[str, int]) -> dict[str, int]:
         found[name] = (seen + count) // TICKS_PER_CYCLE - seen // TICKS_PER_CYCLE
         seen += count
     return found
+
+
+def _barrier_cycles(states: Mapping[str, int], waits: Mapping[str, int]) -> dict[str, int]:
+    """Waits at barriers in cycles: parts of those in the state `barrier`, rounded in its place among the states."""
+    seen = sum(states[name] for name in list(states)[: list(states).index("barrier")])
+    cycles = to_cycles({"": seen, **waits})
+    return {name: count for name, count in cycles.items() if name and count}
 
 
 def _idle_ticks(launch: Launch) -> np.ndarray:

@@ -75,11 +75,15 @@ _LINES = 10
 _CODE = 60
 """Characters of a line of the source that a table shows."""
 
-MEMORY_STATES = ("long_scoreboard", "lg_throttle", "mbarrier", "cp_async", "tma_store", "barrier", "membar")
-"""States in which a warp waits for memory, or for warps that do: where a memory bounds a run, that is why."""
+MEMORY_STATES = ("long_scoreboard", "lg_throttle", "mbarrier", "cp_async", "tma_store", "membar")
+"""States in which a warp waits for memory: where a memory bounds a run, that is why."""
 
-MEETINGS = ("barrier", "cluster_barrier")
-"""States in which a warp waits for others of its own kind."""
+LATE = {
+    "selected": "work that the warps which meet there share evenly, or fewer instructions",
+    "membar": "fewer fences, or more work between stores and a fence",
+    "sleeping": "less work of those whose flag it waits for",
+}
+"""What moves a barrier whose last warp was in a state that is not commented on by itself."""
 
 PIPE_STATES = ("math_pipe_throttle", "gmma")
 """States in which a warp waits for a pipe."""
@@ -103,8 +107,20 @@ def details(figures: Figures) -> dict[str, Any]:
         "counters": dict(figures.counters),
         "throttle_reason": kernel.throttle_reason,
         **({"source": source_dicts(launch)} if launch.source else {}),
+        **({"barrier_waits": waits} if (waits := barrier_waits(figures)) else {}),
         **({"memory_lines": [asdict(line) for line in launch.memory]} if launch.memory else {}),
     }
+
+
+def barrier_waits(figures: Figures) -> dict[str, int]:
+    """Warp-cycles of waits at barriers, by what the last warp to arrive did meanwhile."""
+    return total(k.own.barrier_waits for k in figures.kernels)
+
+
+def causes(figures: Figures) -> dict[str, dict[str, int]]:
+    """What the last warp to arrive at barriers did, where others wait for it long enough to be worth a word."""
+    worth = _stall_shares(figures).get("barrier", 0.0) >= WORTH_A_WORD
+    return {"last at barrier": barrier_waits(figures)} if worth else {}
 
 
 def source_dicts(launch: GpuLaunch) -> list[dict[str, Any]]:
@@ -385,14 +401,14 @@ def _waiting(figures: Figures) -> list[Sentence]:
     if share < WORTH_A_WORD:
         return []
     spent = f"Warps spend {percent(share)} of their cycles in {words(state)}"
-    others = {other: part for other, part in waiting.items() if other not in MEETINGS}
-    if state in MEETINGS and others:
-        # Who waits there waits for warps that do something else.
-        state = max(others, key=lambda name: others[name])
-        spent += f", for others, which spend most of theirs ({percent(others[state] / (1 - share))}) in {words(state)}"
+    if state == "barrier":
+        state, part = next(iter(shares(barrier_waits(figures)).items()))
+        does = {"barrier": "the barrier itself takes time", "selected": "the last warp to arrive has more to issue"}
+        why = does.get(state, f"the last warp to arrive is longer in {words(state)}")
+        spent += f", {percent(part)} of that because {why}"
     if state in MEMORY_STATES and figures.bound in ("dram", "l2", "pcie", "power"):
         return [Sentence(f"{spent}: they wait for what bounds it.")]
-    return [Sentence(f"{spent}; it moves with {_remedy(figures, state)}.")]
+    return [Sentence(f"{spent}; it moves with {LATE.get(state) or _remedy(figures, state)}.")]
 
 
 def _pipes_apart(figures: Figures, reached: Mapping[str, float]) -> list[Sentence]:

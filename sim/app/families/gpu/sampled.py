@@ -52,6 +52,7 @@ class Pace:
             counters={**_scaled(result.counters, times), "events": result.counters["events"]},
             memory=_scaled(result.memory, times),
             warp_states=_scaled(result.warp_states, times),
+            barrier_waits=_scaled(result.barrier_waits, times),
             issue_slots=_stretched(result.issue_slots, ticks, result.ticks),
         )
 

@@ -168,6 +168,7 @@ def _stages(report: Report) -> Section:
 
 SECTIONS = (_placement, _stages, _prefetch)
 source_section = None
+causes = None
 LAYER_COLUMNS = ()
 
 

@@ -162,6 +162,7 @@ SECTIONS = (_matrix_unit, _loops, _traffic)
 LAYER_COLUMNS = (("array alone", lambda figures: f"{sum(k.own.array_cycles for k in figures.kernels):,}"),)
 draw = None
 source_section = None
+causes = None
 
 
 OWN_MEMORY = {
