@@ -43,9 +43,9 @@ of the array alone, whose neighbours never make it wait, as SCALE-Sim counts."""
 
 _WHAT_IF = "A what-if: TPU v1 has no vector unit."
 _NO_LIMIT = 2**40
+"""Rows or bytes of what the array alone never waits for."""
 _BUILD_EVENTS = 5_000
 """Events of a compiled engine that take as long as writing and verifying a program."""
-"""Rows or bytes of what the array alone never waits for."""
 
 
 class Tpu:
@@ -99,7 +99,11 @@ def _configurations(request: Request, op: Operator, spec: TpuSpec) -> Sequence[t
     if isinstance(op, OwnProgram):
         return [(held_schedule(op, request.schedule), 0)]
     # A search costs little beside a run; mappings of convolutions that it finds may not fit, and are for tuning.
-    return candidates(op, spec, request.schedule, request.tune or isinstance(op, Gemm | Matvec))
+    found = candidates(op, spec, request.schedule, request.tune or isinstance(op, Gemm | Matvec))
+    # A part of an array is used because tiles of weights are fetched whole; the array alone fetches nothing.
+    whole = ((), (spec.array.rows, spec.array.columns))
+    alone = [pair for pair in found if pair[0].tile in whole] if request.scope == "array" else []
+    return alone or found
 
 
 def _hands_over(program: Program) -> bool:
