@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim import simulate
 from sim.app.cli import main
 
 GEMM = "gemm m=256 n=256 k=128 dtype=fp16"
+SASS = Path(__file__).parent / "gpu" / "sass"
+ADD = f"{SASS / 'add.sm80.sass'}:add grid=4 block=128 x=fp32[2048] y=fp32[2048] out=fp32[2048] n=2048"
+PRODUCT = (
+    f"{SASS / 'matmul.sm90.sass'}:matmul grid=2,1 block=128 shared=24576 a=fp16[128,64] b=fp16[64,64] c=fp16[128,64] "
+    "m=128 n=64 k=64"
+)
+EXCHANGE = f"{SASS / 'cluster_exchange.sm90.sass'} grid=2 block=64 out=fp32[1024]"
+SOFTMAX = (
+    f"{SASS / 'softmax.sm80.sass'} grid=2 block=128 shared=16 out=fp32[2048] x=fp32[2048] stride=1024 columns=1024"
+)
+A100 = "a100-sxm4-80gb"
 
 
 def unread(workload: str, arch: str, *overrides: str, **options: str) -> list[str]:
@@ -48,6 +61,44 @@ def test_a_figure_is_read_with_the_unit_that_takes_part(
     workload: str, arch: str, schedule: str, override: str, read: bool
 ) -> None:
     assert unread(workload, arch, override, schedule=schedule) == ([] if read else [override.partition("=")[0]])
+
+
+@pytest.mark.parametrize(
+    ("workload", "arch", "override", "read"),
+    [
+        (ADD, A100, "instructions.fadd.fp32.interval=40 cycles", True),
+        (ADD, A100, "instructions.ffma.fp32.interval=40 cycles", False),
+        (ADD, A100, "sm.address_interval=400 cycles", True),
+        (ADD, A100, "sync.barrier=900 cycles", False),
+        (ADD, A100, "cp_async.latency=900 cycles", False),
+        (ADD, A100, "power.energy.tensor.fp16=1 pJ/FLOP", False),
+        (SOFTMAX, A100, "sync.barrier=900 cycles", True),
+        (SOFTMAX, A100, "instructions.shfl.b32.latency=99 cycles", True),
+        (PRODUCT, "h100-sxm", "instructions.wgmma.fp16.m64n*k16.interval=99 cycles", True),
+        (PRODUCT, "h100-sxm", "instructions.wgmma.bf16.m64n*k16.interval=99 cycles", False),
+        (PRODUCT, "h100-sxm", "power.energy.tensor.fp16=1 pJ/FLOP", True),
+        (PRODUCT, "h100-sxm", "sm.wgmma_in_flight=1", True),
+        (PRODUCT, "h100-sxm", "sm.beside_wgmma_fma=9 cycles", False),
+        (PRODUCT, "h100-sxm", "cp_async.latency=900 cycles", True),
+        (PRODUCT, "h100-sxm", "tma.latency=900 cycles", False),
+        (PRODUCT, "h100-sxm", "launch.descriptor_fetch=false", False),
+        (PRODUCT, "h100-sxm", "sync.mbarrier_wait=900 cycles", False),
+        (PRODUCT, "h100-sxm", "dsmem.latency=900 cycles", False),
+        (EXCHANGE, "h100-sxm", "dsmem.latency=900 cycles", True),
+        (EXCHANGE, "h100-sxm", "dsmem.read=1 B/clk", True),
+        (EXCHANGE, "h100-sxm", "sync.cluster_sync=900 cycles", True),
+        (EXCHANGE, "h100-sxm", "sm.wgmma_in_flight=1", False),
+    ],
+)
+def test_a_compiled_kernel_reads_what_its_instructions_take(
+    workload: str, arch: str, override: str, read: bool
+) -> None:
+    plain, changed = (simulate(workload, arch, set=overrides).to_dict() for overrides in ((), (override,)))
+    for report in (plain, changed):
+        del report["gpu"]["counters"]["events"]  # of the simulator: how far it may run ahead depends on latencies
+    assert changed.get("overrides_unread", []) == ([] if read else [override.partition("=")[0]])
+    moved = any(plain[key] != changed[key] for key in ("cycles", "time_us", "energy_j", "bytes", "stalls", "gpu"))
+    assert moved is read
 
 
 def test_what_conditions_switch_off_is_unread() -> None:

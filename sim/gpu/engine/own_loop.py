@@ -56,6 +56,15 @@ class OwnLoopKernel(Kernel):
 
     @property
     @abstractmethod
+    def opcodes(self) -> frozenset[str]:
+        """Ops of the tile language that use the units, and so read the figures, that its instructions use."""
+
+    @abstractmethod
+    def rows(self, addresses: Mapping[str, int], spec: GpuSpec) -> frozenset[str]:
+        """Names of the rows of a machine's instruction table that its instructions take."""
+
+    @property
+    @abstractmethod
     def loop(self) -> Callable[..., int]:
         """A kernel with the arguments of `sim.gpu.engine.loop.advance`; STOPPED in place of a tick ends the run."""
 

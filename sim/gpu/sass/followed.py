@@ -18,7 +18,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.sass.contents import INTEGERS, drawn
 from sim.gpu.sass.forms import ATOMICS, BULK, MEMORY, TMA, Form, form_of
 from sim.gpu.sass.kernel import VARIABLES, SassKernel, SassLaunchProgram
-from sim.gpu.sass.lower import timed
+from sim.gpu.sass.lower import Lowered, timed
 from sim.gpu.sass.needed import ValuesError
 from sim.gpu.sass.replay import KernelValues, Memory, WarpValues
 from sim.gpu.sass.replay_flow import bits
@@ -101,11 +101,13 @@ class FollowedKernel(SassKernel):
             self.recorded["values"] = values
         return self.recorded["values"]
 
+    def lowered(self, addresses: Mapping[str, int], spec: GpuSpec) -> Lowered:
+        """Its code, of whose flow of control issue slots are left."""
+        return Lowered(timed(self.compiled.function, spec), ())
+
     def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> SassProgram:
         """The tables of its code, and what warps have executed."""
-        self.check_machine(spec)
-        values = self.recording(addresses)
-        base = self.tables_of(p, addresses, spec, timed(self.compiled.function, spec), 1)
+        values, base = self.recording(addresses), super().tables(p, addresses, spec)
         count = self.grid[0] * self.grid[1] * self.grid[2] * self.warps
         steps = [values.steps.get(number, []) for number in range(count)]
         first = np.concatenate([[0], np.cumsum([len(one) for one in steps])]).astype(np.int64)

@@ -27,6 +27,17 @@ CONTROL = (
     Unit.CALL, *CLUSTER,
 )  # fmt: skip
 ASYNCHRONOUS = (*TMA, *BULK, Unit.FLUSH, Unit.SYNCS, Unit.DEPBAR)
+_SAME_UNIT = {
+    Unit.SHUFFLE: "shfl", Unit.LDS: "lds", Unit.STS: "sts", Unit.ATOMS: "sts", Unit.LDSM: "ldmatrix",
+    Unit.STSM: "stmatrix", Unit.LDG: "ldg", Unit.STG: "stg", Unit.RED: "red", Unit.ATOMG: "red",
+    Unit.LDGSTS: "cp_async", Unit.COMMIT: "cp_commit", Unit.LD: "dsmem_ld", Unit.ST: "dsmem_st",
+    Unit.STAS: "dsmem_st", Unit.REDAS: "dsmem_st", Unit.ATOM: "dsmem_st", Unit.UTMALDG: "tma_load",
+    Unit.UBLKCP: "tma_load", Unit.UTMASTG: "tma_store", Unit.UTMAREDG: "tma_reduce", Unit.UBLKRED: "tma_reduce",
+    Unit.FLUSH: "bulk_commit", Unit.SYNCS: "mbarrier_wait", Unit.BARRIER: "bar_sync", Unit.ARRIVE: "bar_arrive",
+    Unit.CLUSTER_ARRIVE: "cluster_arrive", Unit.CLUSTER_WAIT: "cluster_wait", Unit.FENCE: "fence_async",
+    Unit.HGMMA: "wgmma", Unit.GWAIT: "wgmma_wait",
+}  # fmt: skip
+"""Ops of the tile language by who executes instructions."""
 _COMPARISONS = ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3", "HSETP2", "FCHK", "DSETP")
 _VOTES = ("VOTE", "VOTEU")
 DOUBLES = ("DADD", "DMUL", "DFMA", "DSETP")
@@ -57,6 +68,13 @@ class Form:
     def parts(self) -> tuple[str, ...]:
         """Dotted parts of the opcode."""
         return tuple(self.instruction.opcode.split("."))
+
+    @property
+    def stands_for(self) -> str:
+        """The op of the tile language that uses the same unit of the machine; empty where none does."""
+        if self.opcode.unit in BULK and self.parts[1:3] == ("S", "S"):
+            return "dsmem_st"
+        return "mma" if self.opcode.row.startswith("mma.") else _SAME_UNIT.get(self.opcode.unit, "")
 
     @property
     def access_bytes(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from arch.reads import recorded
 from sim.engine.buffers import filled
 from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
 from sim.gpu.engine.chip import Chip
@@ -21,7 +22,7 @@ from sim.gpu.engine.tree import FAR, TreeFigure
 from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
-from sim.gpu.sass.forms import CLUSTER
+from sim.gpu.sass.forms import CLUSTER, form_of
 from sim.gpu.sass.listing import listing
 from sim.gpu.sass.livelock import Watch
 from sim.gpu.sass.loop import advance
@@ -48,7 +49,7 @@ from sim.gpu.sass.tables import (
 )
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Instruction
 
-FIGURES = ("shared.banks", "sm.sub_cores", "sm.wgmma_in_flight")
+FIGURES = ("compute_capability", "shared.banks", "sm.wgmma_in_flight")
 """Figures of a preset that this module reads."""
 
 _BLOCK_AT, _GRID_AT, _STACK_AT = 0x0, 0xC, 0x28
@@ -137,6 +138,18 @@ class SassKernel(OwnLoopKernel):
         """Its code for these addresses. ValuesError where addresses or branches depend on what is not computed."""
         others = self.constants(addresses)
         return lower(self.compiled.function, self.bank(addresses), spec, data=bool(self.contents), others=others)
+
+    @property
+    def opcodes(self) -> frozenset[str]:
+        """Ops of the tile language that stand for its instructions, as far as they use the same units."""
+        return frozenset(op for one in self.compiled.function.instructions if (op := form_of(one).stands_for))
+
+    def rows(self, addresses: Mapping[str, int], spec: GpuSpec) -> frozenset[str]:
+        """Rows of the machine's instruction table that its instructions take."""
+        noting, notes = recorded(spec)
+        self.lowered(addresses, noting)
+        paths = (path.removeprefix("instructions.").rpartition(".") for path, _ in notes if "instructions." in path)
+        return frozenset(row for row, _, column in paths if column in ("interval", "latency"))
 
     def tables_of(
         self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec, code: np.ndarray, registers: int
@@ -453,5 +466,6 @@ def sass_program(
         values=values,
         arrays=tuple((array.name, array.size_bytes) for array in arrays),
         contents=contents,
+        descriptors=sum(isinstance(value, TensorMap) for value in values),
     )
     return SassLaunchProgram(compiled.name, arrays, (kernel,), schedule)

@@ -59,25 +59,24 @@ class TracedSassKernel(SassKernel):
 
     def tables(self, p: np.ndarray, addresses: Mapping[str, int], spec: GpuSpec) -> SassProgram:
         """The tables of its code with rebuilt control words, and the trace."""
-        rows = self._rows(spec)
-        base = super().tables_of(p, addresses, spec, rows, LANES)
+        lowered = self.lowered(addresses, spec)
+        base = super().tables_of(p, addresses, spec, lowered.code, LANES)
         trace, first, lanes = _streams(self.traced, self.warps, addresses[_ARRAY], self.shared_range[0])
         return base._replace(trace=trace, trace_first=first, trace_lanes=lanes)
 
     def listing(self, addresses: Mapping[str, int], spec: GpuSpec) -> list[str]:
         """Each instruction with the control word that was rebuilt for it, and with what it takes."""
-        rows, function = self._rows(spec), self.compiled.function
+        lowered, function = self.lowered(addresses, spec), self.compiled.function
         with_control = [
-            replace(one, control=_control_of(row)) for one, row in zip(function.instructions, rows, strict=True)
+            replace(one, control=_control_of(row)) for one, row in zip(function.instructions, lowered.code, strict=True)
         ]
-        compiled = replace(self.compiled, function=replace(function, instructions=with_control))
-        return listing(compiled, Lowered(rows, ()))
+        return listing(replace(self.compiled, function=replace(function, instructions=with_control)), lowered)
 
-    def _rows(self, spec: GpuSpec) -> np.ndarray:
+    def lowered(self, addresses: Mapping[str, int], spec: GpuSpec) -> Lowered:
         """Its code, with control words rebuilt."""
         rows = np.array([lower_row(_timed(one), spec) for one in self.compiled.function.instructions], dtype=np.int64)
         _rebuild_control(self.traced, rows)
-        return rows
+        return Lowered(rows, ())
 
 
 def _control_of(row: np.ndarray) -> Control:

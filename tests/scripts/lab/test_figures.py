@@ -23,6 +23,7 @@ from sim.gpu.lower.listing import listing
 from sim.rdu.host import Launch, run_launches
 from sim.rdu.lower import lower_section
 from tests.gpu.kernels import exchange
+from tests.test_unread import ADD, EXCHANGE, PRODUCT, SOFTMAX
 from workloads.rdu.access import chase
 from workloads.rdu.sparse import sparse_matvec
 
@@ -60,6 +61,8 @@ RUNS: dict[str, list[Run]] = {
         ("h100-sxm", (), "copy_h2d bytes=100000", {}),
         ("h100-sxm", (), BERT, {"scope": "event", "schedule": "eager"}),
         ("h100-sxm", (), BERT, {"scope": "stream", "schedule": "graph"}),
+        *(("a100-sxm4-80gb", (), compiled, {}) for compiled in (ADD, SOFTMAX)),
+        *(("h100-sxm", (), compiled, {}) for compiled in (PRODUCT, EXCHANGE)),
     ],
     "tpu": [
         ("tpu-v1", (), "gemm m=64 n=256 k=256", {}),

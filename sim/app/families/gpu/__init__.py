@@ -20,6 +20,7 @@ FAMILY = Family(
         "sim.gpu.engine",
         "sim.gpu.lower",
         "sim.gpu.power",
+        "sim.gpu.sass",
         "sim.memory.model",
         "sim.memory.dram",
         "sim.host",

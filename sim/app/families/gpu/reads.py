@@ -6,31 +6,39 @@ are looked up by op. What every run reads is not listed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from arch.gpu import GpuSpec
 from sim.app.families.gpu.conditions import Conditions
 from sim.app.families.gpu.steps import Work
 from sim.gpu.engine.own_loop import OwnLoopKernel
-from sim.gpu.language import Op, walk
-from sim.gpu.language.ops import CP_ASYNC, Action, Unit
+from sim.gpu.language import Kernel, Op, walk
+from sim.gpu.language.ops import CP_ASYNC, Action, OpSpec, Unit, op_spec
 from sim.gpu.lower.instructions import instruction, mixed_instruction
 from sim.link.nccl import path_between
 
 
+_THROUGH_LSU = frozenset((Unit.SHARED, Unit.GLOBAL))
+"""Units that are reached through the address unit of a sub-core."""
+
+
 @dataclass(frozen=True)
 class Took:
-    """What took part in a run. units: that executed an op. rows: names of instruction rows that ops took; opcodes: of
-    the ops. formats: of products on tensor cores. data, scheduler: their words. compiled: whether a kernel is."""
+    """What took part in a run.
 
-    units: frozenset[Unit]
+    opcodes: of the ops, those of the language that stand for instructions of compiled kernels included. rows: names of
+    the instruction rows that these took. formats: of products on tensor cores. beside_wgmma: there are ops whose time
+    beside products is stated. data, scheduler: their words.
+    """
+
+    opcodes: frozenset[str]
     rows: frozenset[str]
     formats: frozenset[str]
-    cp_async: bool
+    beside_wgmma: bool
     clusters: bool
-    opcodes: frozenset[str]
-    mbarriers: bool
+    descriptors: bool
     copies: bool
     collectives: bool
     over_pcie: bool
@@ -38,12 +46,19 @@ class Took:
     regulated: bool
     data: str
     scheduler: str
-    compiled: bool = False
+
+    @cached_property
+    def specs(self) -> tuple[OpSpec, ...]:
+        """The ops by their entries of the language's table."""
+        return tuple(map(op_spec, self.opcodes))
+
+    @cached_property
+    def units(self) -> frozenset[Unit]:
+        """Units that executed an op."""
+        return frozenset(spec.unit for spec in self.specs)
 
     def reads(self, path: str) -> bool:
         """Whether the run read a figure, by the path that people type."""
-        if self.compiled:  # whose opcodes are not ops of the language
-            return True
         if path.startswith("instructions."):
             return path.removeprefix("instructions.").rpartition(".")[0] in self.rows
         if path.startswith("power.energy.tensor."):
@@ -58,19 +73,24 @@ class Took:
 
 _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "tma": lambda took: Unit.TMA in took.units,
-    "launch.descriptor_fetch": lambda took: Unit.TMA in took.units,
-    "cp_async": lambda took: took.cp_async,
+    "launch.descriptor_fetch": lambda took: took.descriptors,
+    "cp_async": lambda took: any(spec.group is CP_ASYNC for spec in took.specs),
     "dsmem.max_cluster": lambda _: True,  # choosers of kernels ask for it
     "dsmem.max_portable_cluster": lambda _: True,
-    "dsmem.read": lambda took: "dsmem_ld" in took.opcodes,
-    "dsmem.write": lambda took: "dsmem_st" in took.opcodes,
+    "dsmem.read": lambda took: took.clusters and "dsmem_ld" in took.opcodes,
+    "dsmem.write": lambda took: took.clusters and "dsmem_st" in took.opcodes,
     "dsmem": lambda took: took.clusters,
+    "sync.barrier": lambda took: "bar_sync" in took.opcodes,
+    "sync.barrier_per_warp": lambda took: "bar_sync" in took.opcodes,
     "sync.cluster_sync": lambda took: took.clusters,
-    "sync.mbarrier_arrive": lambda took: took.mbarriers,
-    "sync.mbarrier_wait": lambda took: took.mbarriers,
+    "sync.mbarrier_arrive": lambda took: any(spec.barrier for spec in took.specs),
+    "sync.mbarrier_wait": lambda took: any(spec.barrier for spec in took.specs),
     "sync": lambda took: Unit.BARRIERS in took.units,
     "sm.wgmma_in_flight": lambda took: Unit.TENSOR in took.units,
-    "sm.beside_wgmma": lambda took: Unit.TENSOR in took.units,
+    "sm.beside_wgmma_fma": lambda took: took.beside_wgmma,
+    "sm.beside_wgmma_alu": lambda took: took.beside_wgmma,
+    "sm.beside_wgmma_xu": lambda took: took.beside_wgmma,
+    "sm.address_interval": lambda took: bool(_THROUGH_LSU & took.units) or "shfl" in took.opcodes,
     "sm.active_warps": lambda took: took.scheduler == "two_level",
     "sm.round_robin_run": lambda took: took.scheduler not in ("gto", "oldest"),
     "link": lambda took: took.collectives,
@@ -99,17 +119,23 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
 
 def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> Took:
     """What takes part in some steps. scope: of the time that is asked for."""
-    kernels = [kernel for step in work.steps if step.program for kernel in step.program.kernels]
-    ops = [op for kernel in kernels for role in kernel.roles for op in walk(role.body)]
-    ops += [load for op in ops for load in op.loads]
+    programs = [step.program for step in work.steps if step.program]
+    kernels = [kernel for program in programs for kernel in program.kernels]
+    ops = [op for kernel in kernels for op in _ops(kernel)]
+    own = [
+        (kernel, program.addresses())
+        for program in programs
+        for kernel in program.kernels
+        if isinstance(kernel, OwnLoopKernel)
+    ]
+    opcodes = frozenset((*(op.opcode for op in ops), *(opcode for kernel, _ in own for opcode in kernel.opcodes)))
     return Took(
-        units=frozenset(op.spec.unit for op in ops),
-        rows=frozenset(_rows(ops, spec)),
+        opcodes=opcodes,
+        rows=frozenset((*_rows(ops, spec), *(row for kernel, at in own for row in kernel.rows(at, spec)))),
         formats=frozenset(_formats(work, spec)),
-        cp_async=any(op.spec.group is CP_ASYNC for op in ops),
-        opcodes=frozenset(op.opcode for op in ops),
+        beside_wgmma=any(op.opcode == "wgmma" for op in ops),
         clusters=any(kernel.cluster_size > 1 for kernel in kernels),
-        mbarriers=any(kernel.barriers for kernel in kernels),
+        descriptors=any(kernel.descriptors for kernel in kernels),
         copies=any(step.copy for step in work.steps),
         collectives=any(step.shared for step in work.steps),
         over_pcie=any(step.shared and not path_between(spec, step.shared.devices).nvlink for step in work.steps),
@@ -117,20 +143,29 @@ def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> 
         regulated=conditions.clock != "locked",
         data=conditions.data,
         scheduler=spec.sm.scheduler,
-        compiled=any(isinstance(kernel, OwnLoopKernel) for kernel in kernels),
     )
+
+
+def _ops(kernel: Kernel) -> Iterator[Op]:
+    """The ops of a kernel of the tile language, the loads between their instructions included."""
+    for role in kernel.roles:
+        for op in walk(role.body):
+            yield op
+            yield from op.loads
 
 
 def _formats(work: Work, spec: GpuSpec) -> Iterator[str]:
     """Formats whose energy on tensor cores counts; one without a figure of its own takes that of fp16."""
     for step in work.steps:
-        bodies = [role.body for kernel in step.kernels if kernel for role in kernel.roles]
-        if any(op.spec.accumulates for body in bodies for op in walk(body)):
+        kernels = [kernel for kernel in step.kernels if kernel]
+        own = (opcode for kernel in kernels if isinstance(kernel, OwnLoopKernel) for opcode in kernel.opcodes)
+        opcodes = (*own, *(op.opcode for kernel in kernels for op in _ops(kernel)))
+        if any(op_spec(opcode).accumulates for opcode in opcodes):
             stated = getattr(spec.power.energy.tensor, f"{step.op.dtype}_fj_per_flop", None) is not None
             yield str(step.op.dtype) if stated else "fp16"
 
 
-def _rows(ops: Sequence[Op], spec: GpuSpec) -> Iterator[str]:
+def _rows(ops: list[Op], spec: GpuSpec) -> Iterator[str]:
     for op in ops:
         if op.spec.row or (op.spec.unit is Unit.ISSUE and op.spec.action is Action.OPERATE):
             yield instruction(spec, op).name

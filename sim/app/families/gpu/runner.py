@@ -479,6 +479,7 @@ def _ran(
     if request.scope in ("stream", "event"):
         time_ps = max(time_ps, request.bench.host_call_ps)
     rest_ps = time_ps - done.time_ps
+    took = cache(lambda: took_part(work, spec, conditions, request.scope))
     return Ran(
         schedule=schedule,
         machine=machine_figures(spec, dtype),
@@ -489,7 +490,7 @@ def _ran(
         counts={name: sum(record.counters.get(name, 0) for record in records) for name in _COUNTS},
         host_ps={"host": rest_ps} if rest_ps > 0 else {},
         check=partial(_checked, work.steps, spec, conditions) if request.check else None,
-        reads=lambda path: took_part(work, spec, conditions, request.scope).reads(path),
+        reads=lambda path: took().reads(path),
         notes=[
             *_streams(spec, work, done),
             *_early(conditions, done),
