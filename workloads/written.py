@@ -32,6 +32,7 @@ from arch.digits import whole_size
 from arch.errors import InputError
 from arch.families import families, family
 from arch.near import hint
+from workloads.graphs.graph import Graph
 from workloads.ops.base import Array, Operand, Operator
 from workloads.ops.dtypes import epsilon
 
@@ -77,15 +78,17 @@ class ProgramFile(Operator):
         """The same; a program states its own number formats."""
         return self
 
-    def on(self, machine: Any) -> OwnProgram:
-        """Calls the function for a machine; InputError, with the file's line, where it does not give a program."""
+    def on(self, machine: Any) -> OwnProgram | Graph:
+        """Calls the function for a machine; InputError, with the file's line, where it gives no program or graph."""
         made = function_of(self.path, self.function)
         arguments = dict(self.arguments)
         if _MACHINE in inspect.signature(made).parameters:
             arguments[_MACHINE] = machine
         with told(self.path):
-            program = made(**arguments)
-        return OwnProgram(str(self), _of_family(program, machine, f"{self.path}:{self.function}"))
+            found = made(**arguments)
+        if isinstance(found, Graph):
+            return found
+        return OwnProgram(str(self), _of_family(found, machine, f"{self.path}:{self.function}"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +166,9 @@ def placed(asked: Operator, machine: Any) -> Operator:
     if isinstance(asked, ProgramFile):
         if asked.compiled and not family(machine.family).compiled_kernels:
             raise InputError(f"{asked}: is a kernel compiled for GPUs, {machine.name} is of family {machine.family}")
-        return asked.on(machine)
+        found = asked.on(machine)
+        assert isinstance(found, OwnProgram), "a graph is planned as one"
+        return found
     if isinstance(asked, OwnProgram):
         return OwnProgram(asked.text, _of_family(asked.program, machine, asked.text))
     return asked.with_defaults(machine.default_dtype)

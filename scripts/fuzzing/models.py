@@ -169,6 +169,6 @@ def changed_model(rng: random.Random, content: bytes) -> bytes:
 @kind("fields of a model", *MODELS, change=changed_model)
 @kind("bytes of a model", *MODELS, change=changed_bytes)
 def _model(content: bytes | str, folder: Path) -> object:
-    from workloads.ops import NetworkFile
+    from workloads.graphs.network_file import NetworkFile
 
     return NetworkFile(str(file(content, folder, "net.onnx"))).with_defaults("int8").macs

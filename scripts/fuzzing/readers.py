@@ -34,7 +34,7 @@ def _workload(text: str, folder: Path) -> object:
 
 @kind("topology", samples.TOPOLOGY, "Layer, M, N, K,\nq, 40, 24, 16,\n", change=changed_file)
 def _topology(text: str, folder: Path) -> object:
-    from workloads.ops import NetworkFile
+    from workloads.graphs.network_file import NetworkFile
 
     return NetworkFile(str(file(text, folder, "net.csv"))).with_defaults("int8").macs
 

@@ -130,8 +130,8 @@ def run_ours(name: str, side: int, dataflow: str) -> dict[str, Any]:
 
 def run_theirs(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """The same of SCALE-Sim's; cycles are those of its report."""
+    from workloads.graphs.network_file import NetworkFile
     from workloads.networks.topology import GemmLayer, read_topology
-    from workloads.ops import NetworkFile
 
     network = NetworkFile(name)
     with tempfile.TemporaryDirectory() as folder:

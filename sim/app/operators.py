@@ -9,7 +9,8 @@ from typing import Any
 from arch import reading
 from arch.dtypes import FORMATS
 from arch.errors import InputError
-from arch.families import families
+from arch.families import Family, families
+from sim.app.families.stepwise import STEPS
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
 from workloads import registry, written
@@ -131,14 +132,21 @@ def described(word: str) -> Shown:
 def schedules(word: str) -> dict[str, list[str]]:
     """Kinds of schedules by the family of machines that runs an operator; empty where there is no choice."""
     cls = operator_class(word)
+    if issubclass(cls, GraphOperator):
+        return {name: _forms(cls, family) for name, family in families().items()}
     without: dict[str, list[str]] = {name: [] for name, family in families().items() if word in family.without_kernels}
     if without:
         return without
-    found: dict[str, list[str]] = {}
-    for name, family in families().items():
-        graphs = issubclass(cls, GraphOperator) and bool(family.graph_forms)
-        found[name] = list(family.load("graph_forms") if graphs else registry.schedules(word, name))
+    found = {name: list(registry.schedules(word, name)) for name in families()}
     return {name: kinds for name, kinds in found.items() if kinds}
+
+
+def _forms(cls: type[GraphOperator], family: Family) -> list[str]:
+    """How a family runs a graph: in forms of its own, and step by step; in one way alone where nothing joins steps."""
+    if not cls.joined:
+        return []
+    own = family.load("graph_forms") if family.graph_forms else registry.schedules(cls.word, family.name)
+    return [*own, STEPS]
 
 
 def examples(word: str) -> list[str]:

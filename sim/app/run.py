@@ -18,6 +18,7 @@ from sim.app.cost import Cost, version
 from sim.app.families.choice import Memory, Tried, contenders, decide, settled
 from sim.app.families.family import Plan, Ran, Runner, runner_of
 from sim.app.families.request import Progress, Request, part
+from sim.app.families.stepwise import StepwisePlan, runs_stepwise
 from sim.app.report.asked import titled
 from sim.app.report.compare import Comparison, Unsupported
 from sim.app.report.record import Candidate, RunRecord
@@ -27,10 +28,9 @@ from sim.app.trace.window import TooMuchError, Wanted
 from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
-from workloads.written import given
+from workloads.written import ProgramFile, given
 
 if TYPE_CHECKING:
-    from sim.app.families.network import NetworkPlan
     from sim.gpu.language import Program as GpuProgram
     from sim.rdu.program import Program as RduProgram
     from sim.tpu.program import Program as TpuProgram
@@ -168,9 +168,9 @@ def program_listing(
 ) -> str:
     """The program that `simulate` would run, as text with the cost of each instruction."""
     asked = request_of(workload, machine, set, schedule=schedule, without=without)
-    if _is_network(asked):
-        return _network(asked).listing()
     plan = _plan(asked)
+    if isinstance(plan, StepwisePlan):
+        return plan.listing()
     return _runner(asked).listing(asked, decide(plan).chosen if len(plan.candidates) > 1 else 0)
 
 
@@ -243,19 +243,18 @@ def run_recorded(request: Request, progress: Progress | None = None) -> tuple[Ru
 
 
 def _plan(request: Request) -> Plan:
-    return _network(request) if _is_network(request) else _runner(request).plan(request)
+    """The family's own plan, or the one that runs the steps of a graph one by one."""
+    request = _made(request)
+    runner = _runner(request)
+    return StepwisePlan.of(request, runner) if runs_stepwise(request) else runner.plan(request)
 
 
-def _is_network(request: Request) -> bool:
-    """Whether the layers of a file are planned one by one."""
-    return isinstance(request.asked, Operator) and request.asked.word == "network"
-
-
-def _network(request: Request) -> NetworkPlan:
-    """The plan of a network. What plans one is imported where there is one."""
-    from sim.app.families.network import NetworkPlan
-
-    return NetworkPlan.of(request, _runner(request))
+def _made(request: Request) -> Request:
+    """The request for what somebody's function makes: a program, or a graph."""
+    asked = request.asked
+    if isinstance(asked, ProgramFile) and not asked.compiled:
+        return replace(request, workload=asked.on(request.machine))
+    return request
 
 
 def _alone(plan: Plan, tune: bool = False) -> bool:

@@ -15,8 +15,9 @@ from sim import simulate
 from sim.app.cli import main
 from sim.app.run import compare, program_listing, request_of
 from sim.app.study.case import key_of
+from workloads.graphs.network_file import NetworkFile, shipped_networks
 from workloads.networks.topology import ConvLayer, GemmLayer, read_topology
-from workloads.ops import Conv2d, Gemm, NetworkFile, shipped_networks
+from workloads.ops import Conv2d, Gemm
 
 CONV_HEADER = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,"
 CONV = f"""{CONV_HEADER}

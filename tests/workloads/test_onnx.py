@@ -12,7 +12,8 @@ from arch.errors import InputError
 from sim import simulate
 from sim.app.run import compare
 from sim.app.study.sweep import sweep
-from workloads.ops import Conv2d, Gemm, NetworkFile
+from workloads.graphs.network_file import NetworkFile
+from workloads.ops import Conv2d, Gemm
 
 onnx = pytest.importorskip("onnx")
 helper: Any = onnx.helper

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from arch.errors import InputError
-from workloads.graphs.graph import Graph, GraphBuilder, GraphOperator, Value
+from workloads.graphs.graph import OTHERS, Graph, GraphBuilder, GraphOperator, Value
 from workloads.ops.attention import Attention
 from workloads.ops.base import choice, extent, number_format, operator
 from workloads.ops.gemm import Gemm
@@ -33,7 +32,8 @@ class BertLayer(GraphOperator):
     heads: int = extent(16, help="attention heads")
     ffn: int = extent(4096, help="elements between the two linear layers")
     training: str = choice("0", ("0", "1"), help="1: forward and backward, with dropout; 0: forward alone")
-    dtype: str | None = number_format("of all tensors; default: the machine's")
+    dtype: str | None = number_format("of all tensors, of 8 bits those of products; default: the machine's, or bf16")
+    others: str = choice("refuse", OTHERS, help="operators that the machine cannot run")
 
     def __post_init__(self) -> None:
         """Checks that heads share the vector evenly."""
@@ -41,10 +41,6 @@ class BertLayer(GraphOperator):
         if self.hidden % self.heads:
             below = max(d for d in range(1, self.heads + 1) if self.hidden % d == 0)
             raise InputError(f"bert_layer heads={self.heads}: must divide hidden={self.hidden}; nearest below: {below}")
-
-    def with_defaults(self, dtype: str) -> Self:
-        """With `dtype` filled in."""
-        return dataclasses.replace(self, dtype=self.dtype or dtype)
 
     def graph(self, fused: bool) -> Graph:
         """The operators in the order in which they are called."""
@@ -91,9 +87,9 @@ class _Layer:
     """Writes the graph of one layer."""
 
     def __init__(self, layer: BertLayer, fused: bool) -> None:
-        self.layer, self.fused, self.dtype = layer, fused, layer.chosen_dtype
+        self.layer, self.fused, self.dtype = layer, fused, layer.between
         self.training = layer.training == "1"
-        self.g = GraphBuilder(str(layer))
+        self.g = GraphBuilder(str(layer), layer.others)
         self.tokens = layer.batch * layer.seq
         self.groups = layer.batch * layer.heads
         self.head_dim = layer.hidden // layer.heads
@@ -140,7 +136,7 @@ class _Layer:
 
     def _parameters(self, name: str, inputs: int, outputs: int) -> tuple[Value, Value]:
         """Weight, stored as [outputs, inputs], and bias of a linear layer."""
-        weight = self.g.tensor(f"{name}_weight", inputs * outputs, self.dtype)
+        weight = self.g.tensor(f"{name}_weight", inputs * outputs, self.layer.chosen_dtype)
         return weight, self.g.tensor(f"{name}_bias", outputs, self.dtype)
 
     # ---- operators
@@ -157,8 +153,8 @@ class _Layer:
         return self.g.calls(_LABELS.get(chain, f"fused_{chain.replace('+', '_')}"), op, x, *others, into=into)
 
     def _multiply(self, a: Value, b: Value, into: Value | None = None, **keys: Any) -> Value:
-        op = Gemm(dtype=self.dtype, **keys).with_defaults(self.dtype)
-        return self.g.call("aten::bmm" if "batch" in keys else "aten::mm", op, a, b, into=into)
+        op = Gemm(dtype=self.layer.chosen_dtype, out=self.layer.product_out, **keys).with_defaults(self.dtype)
+        return self.g.product("aten::bmm" if "batch" in keys else "aten::mm", op, a, b, into=into)
 
     def _linear(self, x: Value, weight: Value, outputs: int) -> Value:
         return self._multiply(x, weight, m=self.tokens, n=outputs, k=x.size // self.tokens, tb="T")
@@ -207,9 +203,10 @@ class _Layer:
         biased = self._pointwise("bias", qkv, bias)
         q, k, v = (biased.part(i, 3) for i in range(3))
         if self.fused and not self.training:
-            whole = Attention(batch=layer.batch, heads=layer.heads, head_dim=head_dim, seq=layer.seq, dtype=self.dtype)
+            dtype = layer.product_out or self.dtype
+            whole = Attention(batch=layer.batch, heads=layer.heads, head_dim=head_dim, seq=layer.seq, dtype=dtype)
             label = "aten::scaled_dot_product_attention"
-            return self.g.call(label, whole.with_defaults(self.dtype), q, k, v), None
+            return self.g.product(label, whole.with_defaults(dtype), q, k, v), None
         q = self._pointwise("scale", q)
         if not self.fused:
             k, v = self._pointwise("copy", k), self._pointwise("copy", v)

@@ -6,18 +6,26 @@ they read, and are waited for by who reads their results.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any, ClassVar, Self
 
-from arch.dtypes import DTYPE_BYTES, format_of
+from arch.arguments import one_of
+from arch.dtypes import DTYPE_BYTES, format_of, is_integer
 from arch.errors import InputError
 from workloads.graphs.memory import plan
 from workloads.ops.base import Operand, Operator
 from workloads.ops.collectives import AllGather, Collective
 from workloads.ops.movement import AllReduce
+from workloads.ops.pointwise import Pointwise
+
+OTHERS = ("refuse", "count", "host")
+"""What becomes of steps that a machine cannot run: the graph is refused, they are counted in no time, or the host
+computes them."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +75,34 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """Operators of a model that no step computes. calls: by name, how many. elements: by name, what they read and write
+    together, without weights, each of `element_bytes`. unsized: how many have a tensor whose size is not known."""
+
+    calls: Mapping[str, int] = field(default_factory=dict)
+    elements: Mapping[str, int] = field(default_factory=dict)
+    element_bytes: int = 1
+    unsized: int = 0
+
+
+@dataclass(frozen=True)
 class Graph:
-    """Operators in the order in which they are called. inputs: buffers that exist before; outputs: that stay after."""
+    """Operators in the order in which they are called.
+
+    inputs: buffers that exist before. outputs: buffers that stay after. others: one of `OTHERS`. joined: whether steps
+    read what others wrote; a file that says shapes alone has steps without operands, which always run apart. unread:
+    what a model has beside them. notes: what a reader of a report must know.
+    """
 
     name: str
     steps: tuple[Step, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    sizes_bytes: dict[str, int]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    sizes_bytes: dict[str, int] = field(default_factory=dict)
+    others: str = "refuse"
+    joined: bool = True
+    unread: Unread = Unread()
+    notes: tuple[str, ...] = ()
 
     @functools.cached_property
     def waits(self) -> tuple[tuple[int, ...], ...]:
@@ -117,7 +145,10 @@ class Graph:
 
     @property
     def lasting_bytes(self) -> int:
-        """Bytes of what exists before the graph or stays after it; of all tensors where nothing does."""
+        """Bytes of what exists before the graph or stays after it; of all tensors where nothing does, and of each step
+        by itself where nothing joins them."""
+        if not self.joined:
+            return sum(step.op.operand_bytes for step in self.steps)
         lasting = dict.fromkeys((*self.inputs, *self.outputs)) or self.sizes_bytes
         return sum(self.sizes_bytes[name] for name in lasting)
 
@@ -140,14 +171,20 @@ class Graph:
 
 @dataclass
 class GraphBuilder:
-    """Writes a graph: `tensor` declares what is there before, `call` calls an operator and gives its results."""
+    """Writes a graph: `tensor` declares what is there before, `call` calls an operator and gives its results. others:
+    one of `OTHERS`."""
 
     name: str
+    others: str = "refuse"
     _steps: list[Step] = field(default_factory=list)
     _sizes: dict[str, int] = field(default_factory=dict)
     _inputs: list[str] = field(default_factory=list)
     _filled: set[str] = field(default_factory=set)
     """Buffers in which there is something: those that exist before, and those that a step has written."""
+
+    def __post_init__(self) -> None:
+        """Checks `others`."""
+        one_of(f"graph {self.name} others", self.others, OTHERS)
 
     def tensor(self, name: str, size: int, dtype: str) -> Value:
         """A tensor that exists before the graph: an input, or a weight."""
@@ -184,6 +221,21 @@ class GraphBuilder:
         self._fit(label, op, "gives", into, op.results)
         self._add(Step(label, op, operands, into))
         return into
+
+    def product(self, label: str, op: Operator, *operands: Value, into: Value | None = None) -> Value:
+        """Calls an operator in number formats of its own: operands are cast to them, the result to the first one's."""
+        given = [self.cast(value, operand.dtype) for value, operand in zip(operands, op.operands, strict=True)]
+        (result,), dtype = op.results, operands[0].dtype
+        if result.dtype == dtype:
+            return self.call(label, op, *given, into=into)
+        return self.cast(self.call(label, op, *given), dtype, into)
+
+    def cast(self, value: Value, dtype: str, into: Value | None = None) -> Value:
+        """The value in another number format; itself where it has this one."""
+        if value.dtype == dtype:
+            return value
+        op = Pointwise(n=value.size, chain="cast", dtype=value.dtype, out=dtype)
+        return self.call("aten::to", op, value, into=into)
 
     def all_reduce(self, label: str, value: Value, devices: int, *, beside: bool = False) -> Value:
         """Sums a value over devices, each of which runs this graph with its own share. beside: what is called next."""
@@ -243,7 +295,7 @@ class GraphBuilder:
             self._check(f"graph {self.name}", value)
         self._check_filled(f"graph {self.name}", outputs)
         names = tuple(dict.fromkeys(value.buffer for value in outputs))
-        return Graph(self.name, tuple(self._steps), tuple(self._inputs), names, dict(self._sizes))
+        return Graph(self.name, tuple(self._steps), tuple(self._inputs), names, dict(self._sizes), self.others)
 
     def _value(self, name: str, size: int, dtype: str) -> Value:
         format_of(dtype, f"graph {self.name}, {name}: dtype")
@@ -254,7 +306,29 @@ class GraphBuilder:
 
 
 class GraphOperator(Operator):
-    """An operator that is a graph of others. Its schedules are forms of the graph."""
+    """An operator that is a graph of others. Its schedules are forms of the graph.
+
+    joined: as of its graph. others: a field of its own, one of `OTHERS`. A `dtype` of 8 bits is that of products: what
+    is between them stays in `between`.
+    """
+
+    joined: ClassVar[bool] = True
+    others: str
+
+    @property
+    def between(self) -> str:
+        """Number format of what is between products."""
+        return "bf16" if DTYPE_BYTES[self.chosen_dtype] == 1 else self.chosen_dtype
+
+    @property
+    def product_out(self) -> str | None:
+        """Number format of a product's result, None for the operator's default: integers are scaled to their own."""
+        return self.chosen_dtype if is_integer(self.chosen_dtype) else None
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` filled in: the machine's, or bf16 where that is an integer, which only who asks for it gets."""
+        chosen: Any = {"dtype": self.dtype or ("bf16" if is_integer(dtype) else dtype)}
+        return dataclasses.replace(self, **chosen)
 
     def graph(self, fused: bool) -> Graph:
         """The graph; fused: neighbouring element-by-element operators are one kernel. Number formats must be known."""
@@ -274,3 +348,8 @@ class GraphOperator(Operator):
     def operand_bytes(self) -> int:
         """Bytes of what exists before the graph or stays after it."""
         return self.graph(fused=False).lasting_bytes
+
+
+def counted(names: Mapping[str, int]) -> str:
+    """`Relu (49), Add (16)`."""
+    return ", ".join(f"{name} ({count})" for name, count in names.items())

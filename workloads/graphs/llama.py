@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from arch.errors import InputError
-from workloads.graphs.graph import Graph, GraphBuilder, GraphOperator, Value
+from workloads.graphs.graph import OTHERS, Graph, GraphBuilder, GraphOperator, Value
 from workloads.ops.attention import Attention
 from workloads.ops.base import choice, count, derived_extent, extent, number_format, operator, words
 from workloads.ops.gemm import Gemm
@@ -103,7 +103,8 @@ class Llama(GraphOperator):
     intermediate: int | None = derived_extent(help="elements inside a gated layer or expert; default: the model's")
     experts: int | None = count(None, help="experts of a layer, 0: one gated layer; default: the model's")
     topk: int | None = derived_extent(help="experts that a token takes; default: the model's, or 2")
-    dtype: str | None = number_format("of all tensors; default: the machine's")
+    dtype: str | None = number_format("of all tensors, of 8 bits those of products; default: the machine's, or bf16")
+    others: str = choice("refuse", OTHERS, help="operators that the machine cannot run")
 
     def __post_init__(self) -> None:
         """Checks that the model has so many layers and that devices share it evenly."""
@@ -173,10 +174,6 @@ class Llama(GraphOperator):
             if value:
                 raise InputError(f"llama {key}={value}: has no form on {machine}; nearest: a model without it")
 
-    def with_defaults(self, dtype: str) -> Self:
-        """With `dtype` filled in."""
-        return dataclasses.replace(self, dtype=self.dtype or dtype)
-
     @property
     def flops(self) -> int:
         """Operations of all devices together."""
@@ -208,13 +205,13 @@ class Llama(GraphOperator):
             raise InputError("llama phase=training: dataflow machines alone have it (sn40l); nearest: phase=prefill")
         if self.overlap == "1":
             return _overlapped(self, fused)
-        decoder = _Decoder(self, fused, GraphBuilder(str(self)), {})
+        decoder = _Decoder(self, fused, GraphBuilder(str(self), self.others), {})
         return decoder.g.build(decoder.whole())
 
 
 def _overlapped(op: Llama, fused: bool) -> Graph:
     """Two halves of the batch in turn; what one has to sum is summed beside the other's next kernels."""
-    g, weights = GraphBuilder(str(op)), dict[str, Value]()
+    g, weights = GraphBuilder(str(op), op.others), dict[str, Value]()
     half = dataclasses.replace(op, batch=op.batch // 2, overlap="0")
     halves = [_Decoder(half, fused, g, weights, name) for name in ("first.", "second.")]
     xs = [decoder.first() for decoder in halves]
@@ -234,7 +231,7 @@ class _Decoder:
     """
 
     def __init__(self, op: Llama, fused: bool, g: GraphBuilder, weights: dict[str, Value], name: str = "") -> None:
-        self.op, self.fused, self.dtype = op, fused, op.chosen_dtype
+        self.op, self.fused, self.dtype = op, fused, op.between
         self.g, self.weights, self.name = g, weights, name
         self.sizes = op.sizes
         self.head_dim = self.sizes.head_elements
@@ -243,7 +240,7 @@ class _Decoder:
         self.new = 1 if op.phase == "decode" else op.seq
         self.attention_op = Attention(
             batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, causal="1", page=op.page,
-            dtype=self.dtype, seed=op.seed, **self._lengths(op),
+            dtype=op.product_out or self.dtype, seed=op.seed, **self._lengths(op),
         ).with_defaults(self.dtype)  # fmt: skip
         self.tokens = sum(self.attention_op.lengths_q)
         if op.page:
@@ -287,10 +284,10 @@ class _Decoder:
         """Partial results of all devices, summed beside what is called next."""
         return self.g.all_reduce(self._sum_label, x, self.op.tp, beside=True)
 
-    def _weight(self, name: str, size: int) -> Value:
+    def _weight(self, name: str, size: int, dtype: str = "") -> Value:
         """A weight, which halves of a batch share."""
         if name not in self.weights:
-            self.weights[name] = self.g.tensor(name, size, self.dtype)
+            self.weights[name] = self.g.tensor(name, size, dtype or self.dtype)
         return self.weights[name]
 
     @property
@@ -332,7 +329,7 @@ class _Decoder:
         else:
             lookup = self._together(k, v, layer)
         label = "vllm:unified_attention" if op.page else "aten::scaled_dot_product_attention"
-        attended = self.g.call(label, self.attention_op, q, *lookup)
+        attended = self.g.product(label, self.attention_op, q, *lookup)
         return self._linear(attended, f"{layer}.out", sizes.hidden)
 
     def _together(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
@@ -402,9 +399,10 @@ class _Decoder:
     def _linear(self, x: Value, name: str, outputs: int, rows: int = 0) -> Value:
         rows = rows or self.tokens
         inputs = x.size // rows
-        weight = self._weight(f"{name}_weight", inputs * outputs)
-        op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=self.dtype)
-        return self.g.call("aten::mm", op.with_defaults(self.dtype), x, weight)
+        dtype = self.op.chosen_dtype
+        weight = self._weight(f"{name}_weight", inputs * outputs, dtype)
+        op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=dtype, out=self.op.product_out)
+        return self.g.product("aten::mm", op.with_defaults(dtype), x, weight)
 
     def _rotate(self, x: Value, into: Value | None = None) -> Value:
         if self.fused:

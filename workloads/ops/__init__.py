@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from workloads.ops.lookups import *
     from workloads.ops.moe import *
     from workloads.ops.movement import *
-    from workloads.ops.network_file import *
     from workloads.ops.pointwise import *
     from workloads.ops.rowwise import *
 
@@ -44,14 +43,14 @@ _DECLARED = re.compile(r'^@operator\(\s*"(\w+)"[^@]*?^@dataclass\(frozen=True\)\
 
 
 def __getattr__(name: str) -> Any:
-    """What a module of this package defines, which is imported on first use."""
+    """What a module with operators defines, which is imported on first use."""
     if name == "__all__":
         own = ("DATA_KINDS", "KINDS", "MAX_EXTENT", "Array", "Operand", "Operator", "operator", "operator_class")
         classes = [cls for module, cls in _declared().values() if module.startswith(__name__)]
         return sorted([*own, "operator_words", "random_array", "short_words", *classes])
     defined = re.compile(rf"^(?:class |def ){name}\b|^{name}(?:: .+)? = ", re.MULTILINE)
     for module, text in _sources().items():
-        if not name.startswith("_") and module.startswith(f"{__name__}.") and defined.search(text):
+        if not name.startswith("_") and defined.search(text):
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

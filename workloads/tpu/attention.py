@@ -48,6 +48,14 @@ SHARE_BITS = 7
 def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config, int]]:
     """Softmax on the host, or in the vector unit where there is one."""
     op.check_plain(spec.name)
+    if spec.floats:
+        formats(op, spec, str(op.dtype), str(op.out))
+    elif op.dtype != "int8" or op.out not in BITS:
+        raise InputError(
+            f"{op}: {spec.name} does attention in int8 to int8, int16 or int32, not {op.dtype} to {op.out}"
+        )
+    if spec.array.dataflow != "ws":
+        raise InputError(f"{op}: attention needs array.dataflow=ws, {spec.name} has {spec.array.dataflow}")
     on_chip = spec.vector is not None and (spec.floats or not _masked(op))
     name = "vector" if on_chip else "host"
     if schedule not in ("auto", name):
@@ -66,14 +74,6 @@ def candidates(op: Attention, spec: TpuSpec, schedule: str) -> list[tuple[Config
 @register("attention", "tpu", "host")
 def build(op: Attention, spec: TpuSpec, config: Config) -> Program:
     """The program; InputError where the scores of one query do not fit."""
-    if spec.floats:
-        formats(op, spec, str(op.dtype), str(op.out))
-    elif op.dtype != "int8" or op.out not in BITS:
-        raise InputError(
-            f"{op}: {spec.name} does attention in int8 to int8, int16 or int32, not {op.dtype} to {op.out}"
-        )
-    if spec.array.dataflow != "ws":
-        raise InputError(f"{op}: attention needs array.dataflow=ws, {spec.name} has {spec.array.dataflow}")
     return _Writer(op, Emitter(spec, str(op)), config).program()
 
 

@@ -40,6 +40,8 @@ def candidates(op: Softmax, spec: TpuSpec, schedule: str) -> list[tuple[Config, 
     name = "vector" if spec.vector else "host"
     if schedule not in ("auto", name):
         raise InputError(f"schedule={schedule}: softmax on {spec.name} must be auto or {name}; did you mean {name}?")
+    if not spec.floats and (op.dtype not in ("int8", "int16") or op.out != op.dtype):
+        raise InputError(f"{op}: {spec.name} holds int8 and int16 results of one format, not {op.dtype} to {op.out}")
     size = op.rows * op.cols
     if spec.floats:
         return [(Config(name), int(_float_cycles(op, spec)))]
@@ -54,9 +56,7 @@ def build(op: Softmax, spec: TpuSpec, config: Config) -> Program:
     """The program; InputError where the matrix, or a row of it, does not fit the unified buffer."""
     if spec.floats:
         return _streamed(op, spec, config)
-    if op.dtype not in ("int8", "int16") or op.out != op.dtype:
-        raise InputError(f"{op}: {spec.name} holds int8 and int16 results of one format, not {op.dtype} to {op.out}")
-    bits = BITS[op.dtype]
+    bits = BITS[op.chosen_dtype]
     e = Emitter(spec, str(op))
     width = op.cols * bits // 8
     source, target = e.ub(op.rows * width), e.ub(op.rows * width)

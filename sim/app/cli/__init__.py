@@ -242,10 +242,11 @@ def _run(options: argparse.Namespace) -> int:
         from sim.app.study.candidates import Candidates
         from workloads.graphs import GraphOperator
         from workloads.ops import AllReduce, CopyH2D
+        from workloads.written import ProgramFile
 
         how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
         asked = request_of(workload, options.arch, **how)
-        if options.profile and not isinstance(asked.asked, GraphOperator | CopyH2D | AllReduce):
+        if options.profile and not isinstance(asked.asked, GraphOperator | CopyH2D | AllReduce | ProgramFile):
             raise InputError(f"--profile: {options.operator} is one operator; a graph is llama or bert_layer")
         runner_of(asked.machine.family)  # imports what runs it
     if movie:
@@ -253,6 +254,8 @@ def _run(options: argparse.Namespace) -> int:
     with Progress(text) as progress, contextlib.closing(Candidates(asked)) as known:
         record, timeline = run_recorded(asked, progress) if page else (run(asked, progress, known), None)
     report = Report(record)
+    if options.profile and not record.operators:
+        raise InputError(f"--profile: {record.workload} ran as one program or as layers, not as a graph of operators")
     if options.profile:
         _print_profile(report, options.json)
     elif options.source:

@@ -11,6 +11,7 @@ from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
+from workloads.graphs import Step
 from workloads.ops import Operator
 from workloads.written import OwnProgram
 
@@ -45,6 +46,19 @@ class Subject:
         """An operator, or a program in its place."""
         own = isinstance(op, OwnProgram)
         return cls(str(op.dtype), None if own else op.flops, None if own else op.macs, op.operand_bytes)
+
+    @classmethod
+    def of_steps(cls, steps: Sequence[Step], default_dtype: str, operand_bytes: int | None = None) -> Subject:
+        """Steps of a graph. Their format is that of most operations; where there are none, of the first operator.
+        operand_bytes: default: of each step by itself."""
+        counts: dict[str, int] = {}
+        for step in steps:
+            if step.op.dtype is not None:
+                counts[step.op.dtype] = counts.get(step.op.dtype, 0) + step.op.flops
+        dtype = max(counts, key=lambda name: counts[name], default=default_dtype)
+        if operand_bytes is None:
+            operand_bytes = sum(step.op.operand_bytes for step in steps)
+        return cls(dtype, sum(step.op.flops for step in steps), sum(step.op.macs for step in steps), operand_bytes)
 
 
 @dataclass(frozen=True)

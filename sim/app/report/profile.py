@@ -96,7 +96,7 @@ def _external_bytes(run: RunRecord, kernel: KernelRecord) -> int:
 def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
     """Entries in the order in which their key first appears."""
     groups: dict[str, list[OperatorTime]] = {}
-    longest: dict[str, KernelRecord] = {}
+    longest: dict[str, KernelRecord | None] = {}  # None of what the host computes
     moved: dict[str, int] = {}
     kernels = iter(run.kernels)
     for operator in run.operators:
@@ -104,7 +104,7 @@ def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
         groups.setdefault(group, []).append(operator)
         own = list(islice(kernels, operator.kernels))
         moved[group] = moved.get(group, 0) + sum(_external_bytes(run, kernel) for kernel in own)
-        longest[group] = max([*own, *([longest[group]] if group in longest else [])], key=lambda k: k.time_ps)
+        longest[group] = max([*own, longest.get(group)], key=lambda k: k.time_ps if k else -1)
     every = [operator for group in groups.values() for operator in group]
     host, device, flops = (sum(getattr(o, name) for o in every) or 1 for name in ("host_ps", "device_ps", "flops"))
     return [
@@ -120,7 +120,7 @@ def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
             flops=sum(o.flops for o in group),
             flop_share=sum(o.flops for o in group) / flops,
             external_bytes=moved[name],
-            bound=Figures.of_kernel(run, longest[name]).bound,
+            bound=Figures.of_kernel(run, kernel).bound if (kernel := longest[name]) else "host",
             schedules=Counter((o.workload, o.schedule) for o in group),
         )
         for name, group in groups.items()

@@ -8,7 +8,6 @@ FAMILY = Family(
     kernels="workloads.gemmini",
     runner="sim.app.families.gemmini.runner:Gemmini",
     example="gemmini",
-    without_kernels=("network",),
     others_error=40,
     belongs={"dram.bandwidth": "arch.belongs:interface"},
     units=("sim.gemmini", "sim.memory.dram"),

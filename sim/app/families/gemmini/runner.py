@@ -84,8 +84,9 @@ def _operator(request: Request) -> tuple[GemminiSpec, Operator]:
     """The machine, and the operator with its formats filled in."""
     spec, asked = request.machine, request.asked
     assert isinstance(spec, GemminiSpec)
-    if not isinstance(asked, Operator) or isinstance(asked, OwnProgram):
-        raise InputError(f"{asked}: {spec.name} runs operators, no graphs of them and no programs of one's own")
+    assert isinstance(asked, Operator)
+    if isinstance(asked, OwnProgram):
+        raise InputError(f"{asked}: {spec.name} runs no programs of one's own")
     return spec, placed(asked, spec)
 
 

@@ -83,16 +83,6 @@ def graph_listing(request: Request, spec: GpuSpec, pick: Pick) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dtype_of(graph: Graph, spec: GpuSpec) -> str:
-    """The number format of most of a graph's operations; where there are none, of its first operator."""
-    counts: dict[str, int] = {}
-    for step in graph.steps:
-        dtype = step.op.dtype
-        if dtype is not None:
-            counts[dtype] = counts.get(dtype, 0) + step.op.flops
-    return max(counts, key=lambda name: counts[name], default=spec.default_dtype)
-
-
 def _graph_in_form(request: Request, spec: GpuSpec) -> tuple[Graph, str]:
     """The graph that is asked for, and the form in which the host calls it."""
     form = "eager" if request.schedule == "auto" else request.schedule

@@ -17,7 +17,7 @@ from sim.app.families.family import Ran, Subject
 from sim.app.families.gpu.collective import SCHEDULES as LIBRARIES
 from sim.app.families.gpu.collective import CollectivePlan
 from sim.app.families.gpu.conditions import Conditions, conditions_of
-from sim.app.families.gpu.graph import Pick, PlannedGraph, dtype_of, graph_listing, plan_graph
+from sim.app.families.gpu.graph import Pick, PlannedGraph, graph_listing, plan_graph
 from sim.app.families.gpu.reads import took_part
 from sim.app.families.gpu.records import machine_figures
 from sim.app.families.gpu.sampled import sample_note
@@ -375,7 +375,7 @@ class GraphPlan:
     def subject(self) -> Subject:
         """What is computed."""
         graph = self.planned.graph
-        return Subject(dtype_of(graph, self.spec), graph.flops, graph.macs, graph.lasting_bytes)
+        return Subject.of_steps(graph.steps, self.spec.default_dtype, graph.lasting_bytes)
 
     @cached_property
     def overview(self) -> Wanted:

@@ -9,7 +9,6 @@ FAMILY = Family(
     runner="sim.app.families.tpu.runner:Tpu",
     example="tpu-v1",
     program="sim.tpu.program:Program",
-    without_kernels=("network",),
     others_error=25,
     host_computes=True,
     belongs={"dram.bandwidth": "arch.belongs:interface"}

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from arch import reading
+from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.near import hint
 from workloads import networks
+from workloads.graphs.graph import OTHERS, Graph, GraphOperator, Step, Unread, counted
 from workloads.networks.onnx_model import read_onnx
 from workloads.networks.onnx_operators import ModelConv, ModelProduct
 from workloads.networks.topology import FORMATS, ConvLayer, GemmLayer, Layer, read_topology
@@ -22,8 +24,6 @@ from workloads.ops.contractions import Conv2d
 from workloads.ops.gemm import Gemm
 
 SHIPPED = Path(networks.__file__).parent / "shipped"
-
-"""As long as a model may be with its weights in it."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,19 @@ class _Contents:
 
 @operator("network", example="file=gemm_vit_s")
 @dataclass(frozen=True)
-class NetworkFile(Operator):
+class NetworkFile(GraphOperator):
     """The layers of a file, one after the other.
 
     Nothing joins them: such files say shapes, not whose result a layer reads.
     """
 
+    joined: ClassVar[bool] = False
     file: str = field(
         metadata={"kind": "text", "help": "a topology of SCALE-Sim, an ONNX model, or a network that is shipped"}
     )
     format: str = choice("auto", ("auto", *FORMATS, "onnx"), help="of the file; auto: as its name and its header say")
     batch: int = extent(1, help="images, where layers are convolutions or a model leaves it open")
-    others: str = choice("count", ("count", "refuse", "host"), help="operators of a model that are no products")
+    others: str = choice("count", OTHERS, help="operators of a model that are no products")
     dtype: str | None = number_format("of all tensors; default: the machine's")
     out: str | None = number_format("of the layers' results; default: the input's")
 
@@ -89,16 +90,6 @@ class NetworkFile(Operator):
     def others_left_out(self) -> Mapping[str, int]:
         """Operators of a model that are no layers, and how many of each."""
         return self._read.others
-
-    @property
-    def elements_of_others(self) -> Mapping[str, int]:
-        """Elements that these operators read and write together, without weights."""
-        return self._read.elements
-
-    @property
-    def unsized_others(self) -> int:
-        """How many of them read or write a tensor whose size is not known."""
-        return self._read.unsized
 
     @property
     def hangs_over(self) -> tuple[str, ...]:
@@ -185,15 +176,19 @@ class NetworkFile(Operator):
         chosen = self.dtype or dtype
         return dataclasses.replace(self, dtype=chosen, out=self.out or chosen)
 
-    @property
-    def macs(self) -> int:
-        """Of all layers."""
-        return sum(layer.op.macs for layer in self.layers)
-
-    @property
-    def operand_bytes(self) -> int:
-        """Of all layers, each by itself."""
-        return sum(layer.op.operand_bytes for layer in self.layers)
+    def graph(self, fused: bool = False) -> Graph:
+        """The layers as steps without operands; number formats must be known."""
+        found, names = self._read, self.hangs_over
+        others = Unread(found.others, found.elements, DTYPE_BYTES[self.out] if self.out else 1, found.unsized)
+        notes = []
+        if names:
+            over = ", ".join(names[:3]) + (" and others" if names[3:] else "")
+            notes.append(
+                f"The last window of {over} hangs over the edge of the image and counts, as in SCALE-Sim: the image "
+                "is that much larger."
+            )
+        steps = tuple(Step(layer.name, layer.op, (), ()) for layer in self.layers)
+        return Graph(str(self), steps, others=self.others, joined=False, unread=others, notes=tuple(notes))
 
 
 def shipped_networks() -> list[str]:
@@ -214,8 +209,3 @@ def _is_product(conv: Conv2d) -> bool:
 def _pair(key: str, down: int, right: int) -> dict[str, int]:
     """Keys of a convolution for its two directions, as short as they can be."""
     return {key: down} if down == right else {key: down, f"{key}_w": right}
-
-
-def counted(names: Mapping[str, int]) -> str:
-    """`Relu (49), Add (16)`."""
-    return ", ".join(f"{name} ({count})" for name, count in names.items())
