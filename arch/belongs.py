@@ -20,6 +20,9 @@ Numbers = Callable[[str], Fraction]
 GOES = "goes with "
 """What stands before the primary figure where a file's line or a source would."""
 
+MOST_BANKS = 128
+"""Banks of shared memory that the model takes."""
+
 Value = tuple[str, str | int]
 """A figure's path and its value, as one types it."""
 
@@ -79,6 +82,15 @@ def slices(change: Change) -> Iterator[Value]:
             yield path, f"{float(value * change.ratio)!r} B/clk"
     if value := change.before("l2.request"):
         yield "l2.request", f"{float(value / change.ratio)!r} cycles"
+
+
+def array(change: Change) -> Iterator[Value]:
+    """Of shared memory: banks, each of which gives a word of 4 bytes a cycle, as many as a wider array needs."""
+    banks, width = change.before("shared.banks"), change.after("shared.bandwidth")
+    while 4 * banks < width and banks < MOST_BANKS:
+        banks *= 2
+    if banks != change.before("shared.banks"):
+        yield "shared.banks", int(banks)
 
 
 def paths(change: Change) -> Iterator[Value]:

@@ -2,14 +2,15 @@
 
 A case is an operator, a machine, a primary figure and a factor. The figure is made scarce until the report says that it
 bounds the run, and then gets better by the factor, the schedule held: at least half of what that would save in
-proportion has to be saved. Where it is not, something else caps the figure: the one that, made ample before and after,
-lets the law hold is found by running.
+proportion has to be saved. Where it is not, something else caps the figure: the one, or the few together, that
+let the law hold when they are ample before and after are found by running.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from random_cases import RandomCase
@@ -29,8 +30,11 @@ HALF = 0.5
 SCARCE = (1, 2, 4, 8, 16, 32)
 """By what a figure is divided until it bounds the run."""
 
-AMPLE = 8
-"""By how much a figure gets better that might cap another one."""
+MOST_CAPS = 3
+"""Figures that may cap another one together."""
+
+AMPLE = (8, 4, 2)
+"""By how much a figure gets better that might cap another one: the most that its machine takes."""
 
 FACTORS = (1.1, 1.25, 1.5, 2.0)
 """By how much a rate gets better. Counts double: their parts are whole."""
@@ -60,7 +64,7 @@ OTHERS = {
     "gpu": ("dram.bandwidth", "l2.bandwidth", "port.gpc", "port.read", "port.write"),
     "tpu": ("dram.bandwidth", "pcie.bandwidth", "host.bandwidth"),
     "rdu": ("hbm.bandwidth", "ddr.bandwidth", "agcu.bandwidth", "agcu.in_flight", "pmu.bandwidth"),
-    "gemmini": ("dram.bandwidth", "memory_cache.port", "l2.misses"),
+    "gemmini": ("dram.bandwidth", "memory_cache.port", "l2.misses", "dma.requests"),
 }
 """Figures by family that are ample in a case about another one."""
 
@@ -82,8 +86,8 @@ class Turned:
     """What came of it.
 
     scarce: by what the figure had to be divided to bound the run; 0: it never did. saved: share of the time,
-    in_proportion: what it would be at most. cap: what keeps the figure from moving the run, empty where it moves or
-    nothing was found. named: whether the report with the better figure names the cap.
+    in_proportion: what it would be at most. cap: the figures that keep it from moving the run, empty where it moves or
+    none were found. named: whether the report with the better figure names one of them.
     """
 
     scarce: int
@@ -119,8 +123,8 @@ def turn(workload: str, arch: str, figure: str, factor: float, held: tuple[str, 
     spec = load_arch(arch)
     word = BOUNDS[spec.family][figure]
     few = spec.family == "gpu" and word == "compute" and figure != "sm.count"
-    ample = [_ample(spec, path, True) for path in OTHERS[spec.family] if path != figure]
-    sets = (*([f"sm.count={spec.gpc.count}"] if few else []), *(text for text in ample if text), *held)
+    ample = [text for path in OTHERS[spec.family] if path != figure for text in _ample(spec, path, True)]
+    sets = (*([f"sm.count={spec.gpc.count}"] if few else []), *ample, *held)
     return Turn(RandomCase(workload, arch, sets, {"l2": "warm"} if word == "l2" else {}), figure, factor)
 
 
@@ -177,20 +181,27 @@ def _judge(turn: Turn, base: MachineSpec, scarce: int, before: RunRecord, caps: 
     if found.moves:
         return found
     known = {turn.figure, *load_arch(turn.run.arch, [*turn.run.set, *fast]).belonging}
-    for path, more in caps:
-        ample = None if path in known else _ample(base, path, more)
-        if ample is None:
-            continue
+    ample = {path: texts for path, more in caps if path not in known and (texts := _ample(base, path, more))}
+
+    def saved(paths: Sequence[str]) -> float:
+        """What the better figure saves where others are ample before and after."""
+        more = [text for path in paths for text in ample[path]]
         try:
-            times = [
-                _run(turn, [*slow, ample], before.schedule).time_ps,
-                _better(turn, [*fast, ample], before.schedule).time_ps,
-            ]
+            slower = _run(turn, [*slow, *more], before.schedule).time_ps
+            faster = _better(turn, [*fast, *more], before.schedule).time_ps
         except InputError:
-            continue
+            return 0.0
         # What makes the run before slower, not the one after faster, caps nothing.
-        if times[1] < after.time_ps and 1 - times[1] / times[0] >= HALF * found.in_proportion:
-            return replace(found, cap=path, named=path in str(Report(after)))
+        return 1 - faster / slower if faster < after.time_ps else 0.0
+
+    # A faster clock turns all units, which says nothing of one: it is asked last.
+    for pool in (ample.keys() - {"clock.boost"}, ample.keys() & {"clock.boost"}):
+        together: tuple[str, ...] = ()
+        while len(together) < MOST_CAPS and (left := sorted(pool - {*together})):
+            together = max(((*together, path) for path in left), key=saved)
+            if saved(together) >= HALF * found.in_proportion:
+                text = str(Report(after))
+                return replace(found, cap=" and ".join(together), named=any(path in text for path in together))
     return found
 
 
@@ -198,7 +209,7 @@ def _better(turn: Turn, sets: Sequence[str], schedule: str) -> RunRecord:
     """The run on the better machine, its schedule held; where there are more units, which a schedule made for fewer
     would leave idle, its own choice if that is faster."""
     held = _run(turn, sets, schedule)
-    if turn.figure not in ("sm.count", "pcu.count"):
+    if turn.figure not in ("sm.count", "pcu.count", "array.count", "array.rows", "array.columns", "array.size"):
         return held
     return min(held, _run(turn, sets, "auto"), key=lambda record: record.time_ps)
 
@@ -220,18 +231,26 @@ def _bounds(record: RunRecord, word: str, figure: str) -> bool:
 
 def _scaled(base: MachineSpec, turn: Turn, factor: float) -> list[str]:
     """Overrides that scale the primary figure."""
-    if factor == 1:
-        return []
-    if turn.figure == TENSOR:
-        rows = [row for row in base.instructions if row.pipe == "tensor"]  # type: ignore[attr-defined]
+    return [] if factor == 1 else _overrides(base, turn.figure, factor)
+
+
+def _ample(base: MachineSpec, path: str, more: bool) -> list[str]:
+    """Overrides that make a figure ample; none where the machine has no such part, or takes no more of it."""
+    for factor in AMPLE:
+        texts = _overrides(base, path, factor if more else 1 / factor)
+        with suppress(InputError):
+            load_arch(base.name, texts)
+            return texts
+    return []
+
+
+def _overrides(base: MachineSpec, path: str, factor: float) -> list[str]:
+    """Overrides that multiply a figure, or the rate of tensor cores, by a factor; none without such a part."""
+    if path == TENSOR:
+        rows = [row for row in getattr(base, "instructions", ()) if row.pipe == "tensor"]
         return [f"instructions.{row.name}.interval={row.interval_cycles / factor:.6g} cycles" for row in rows]
-    return [f"{turn.figure}={scaled(base, turn.figure, factor)}"]
-
-
-def _ample(base: MachineSpec, path: str, more: bool) -> str | None:
-    """The override that makes a figure ample; None where the machine has no such part."""
-    text = scaled(base, path, AMPLE if more else 1 / AMPLE)
-    return None if text is None else f"{path}={text}"
+    text = scaled(base, path, factor)
+    return [] if text is None else [f"{path}={text}"]
 
 
 def scaled(base: MachineSpec, path: str, factor: float) -> str | None:

@@ -39,14 +39,14 @@ FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
 
 from random_cases import RandomCase, large_products, random_cases  # noqa: E402
-from turn_law import Turn, Turned, turns  # noqa: E402
+from turn_law import TENSOR, Turn, Turned, turns  # noqa: E402
 from turn_law import examine as turn  # noqa: E402
 
 from arch.errors import InputError  # noqa: E402
 from arch.leaves import leaves  # noqa: E402
 from arch.load import load_arch  # noqa: E402
 from arch.spec import MachineSpec  # noqa: E402
-from arch.units import CYCLES  # noqa: E402
+from arch.units import BYTES_PER_S, CYCLES  # noqa: E402
 from sim.app.families.choice import DEAREST, cost_of, decide  # noqa: E402
 from sim.app.families.family import (  # noqa: E402
     Plan,
@@ -437,9 +437,12 @@ def examine_all(some: Sequence[Case], choices: int, *, say: bool = False) -> Fou
 
 def caps_of(machine: str) -> list[tuple[str, bool]]:
     """Figures that might cap another one, and whether more of each is better; the clock, which caps most, is last."""
-    family = load_arch(machine).family
-    found = [(f"{memory}.channels", True) for memory in ("dram", "hbm", "ddr")]
-    found += [(path, table is MORE) for table in (MORE, LESS) for path in table[family]]
+    spec = load_arch(machine)
+    found = [(path, True) for path in ("dram.channels", "hbm.channels", "ddr.channels", TENSOR)]
+    found += [(path, table is MORE) for table in (MORE, LESS) for path in table[spec.family]]
+    # What libraries' kernels of collectives pass on, and how long each step of one takes.
+    own = {path: leaf for path, leaf in leaves(type(spec)).items() if path.startswith("collectives.")}
+    found += [(path, leaf.unit == BYTES_PER_S) for path, leaf in own.items()]
     return sorted(found, key=lambda cap: cap[0] == "clock.boost")
 
 

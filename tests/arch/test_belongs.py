@@ -60,6 +60,12 @@ def test_bandwidth_of_the_l2_is_that_of_writes_and_of_the_link_too() -> None:
         assert after == pytest.approx(ratio * before)
 
 
+def test_a_wider_array_of_shared_memory_has_the_banks_for_it() -> None:
+    assert load_arch("a100-sxm4-80gb", ["shared.bandwidth=140 B/clk"]).shared.banks == 64
+    assert load_arch("a100-sxm4-80gb", ["shared.bandwidth=64 B/clk"]).shared.banks == 32
+    assert load_arch("a100-sxm4-80gb", ["shared.bandwidth=1024 B/clk"]).shared.banks == 128
+
+
 def test_paths_of_arrays_are_as_wide_as_they() -> None:
     larger = load_arch("tpu-v1", ["array.rows=512", "array.columns=320"])
     assert (larger.unified_buffer.bandwidth_bytes_per_cycle, larger.activation.values) == (512, 320)

@@ -15,7 +15,11 @@ FAMILY = Family(
     graph_forms="sim.app.families.gpu.graph:FORMS",
     estimate_errors={"gemm": 20, "conv2d": 12, "attention": 25},
     others_error=40,
-    belongs={"dram.bandwidth": "arch.belongs:interface", "l2.bandwidth": "arch.belongs:slices"},
+    belongs={
+        "dram.bandwidth": "arch.belongs:interface",
+        "l2.bandwidth": "arch.belongs:slices",
+        "shared.bandwidth": "arch.belongs:array",
+    },
     units=(
         "sim.gpu.engine",
         "sim.gpu.lower",

@@ -279,9 +279,8 @@ def _bound(report: Report) -> Sentence:
             return advised(what, (moves("l2.bandwidth"),), _fewer_reads(report), sure=sure)
         case "smem":
             what = f"Shared memory is busy: {percent(reached['smem'])} of its cycles."
-            wider: tuple[Claim, ...] = (moves("shared.bandwidth"),) if _banks_allow_more(figures) else ()
             others = ["larger register tiles", "operands from registers", "fewer bank conflicts"]
-            return advised(what, (*wider, stays("dram.bandwidth")), others)
+            return advised(what, (moves("shared.bandwidth"), stays("dram.bandwidth")), others)
         case "pcie" if "link_write_bytes" in figures.counters:
             what = f"PCIe, the path to the other devices, is busy for {percent(reached['pcie'])} of the time."
             return advised(what, (moves("pcie.bandwidth"),), ["fewer bytes"], sure=reached["pcie"] >= ALONE)
@@ -306,12 +305,6 @@ def _bound(report: Report) -> Sentence:
                 f"waits bound it. {remedy}",
                 claims,
             )
-
-
-def _banks_allow_more(figures: Figures) -> bool:
-    """Whether the array of shared memory could be wider: no bank gives more than a word of 4 bytes a cycle."""
-    shared = figures.machine.spec.get("shared", {"bandwidth": 0, "banks": 0})
-    return bool(shared["bandwidth"] < 4 * shared["banks"])
 
 
 def _overhead(figures: Figures) -> Sentence:
@@ -474,7 +467,11 @@ def _ways(figures: Figures) -> list[Sentence]:
     """What else holds a run for longer than the unit that bounds it: the path by which requests and stores leave SMs,
     and copies inside the devices of a collective."""
     share, figure, what = max(_ways_out(figures), _copies(figures))
-    if share < LATENCY_BOUND_BELOW or share < figures.speed_of_light().get(figures.bound, 0.0):
+    reached = figures.speed_of_light()
+    alone = figures.bound == "latency" and figure == _copies(figures)[1]
+    if share < (MOVES if alone else LATENCY_BOUND_BELOW) or share < reached.get(
+        "link" if alone else figures.bound, 0.0
+    ):
         return []
     return [Sentence(f"{what} for {percent(share)} of the time ({figure}): that caps what more bandwidth gives.")]
 
@@ -507,6 +504,8 @@ def _nearer(reached: Mapping[str, float]) -> Claim:
 
 def _remedy_of_waits(report: Report) -> tuple[str, tuple[Claim, ...]]:
     """What moves a run that waits: a schedule that gives the chip more to do at once, unless others were tried."""
+    if "link_write_bytes" in report.figures.counters and "warps" not in report.figures.stalls:
+        return "Steps between the devices follow each other: more bytes at a time would use the links better.", ()
     simulated = sum(c.simulated_cycles is not None or c.given_up_ps is not None for c in report.record.candidates)
     if simulated > 1:
         claim = _nearer(report.figures.speed_of_light())
