@@ -68,3 +68,38 @@ def test_a_name_that_stands_for_nothing_is_found() -> None:
     assert missing(text) == []
     wrong = ["sim.gpu.kernel", "sim/api.py", "sim.gpu.engine.loop.nothing_of_this_name", "docs/none.md"]
     assert missing(" ".join(f"`{name}`" for name in wrong)) == wrong
+
+
+def type_switches(source: str) -> list[str]:
+    """What asks for a configuration's type: `isinstance` and patterns of classes named Config."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        asked: ast.expr | None = None
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
+            asked = node.args[1]
+        elif isinstance(node, ast.MatchClass):
+            asked = node.cls
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+            asked = node.comparators[0]
+        if asked is not None and re.search(r"Config\b", ast.unparse(asked)):
+            found.append(f"{asked.lineno}: {ast.unparse(asked)}")
+    return found
+
+
+def test_nobody_asks_for_a_configurations_type() -> None:
+    """A configuration answers for itself (`workloads/gpu/configuration.py`)."""
+    files = [path for folder in ("workloads", "sim/app/families") for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(files) > 100
+    found = [f"{path.name}:{line}" for path in files for line in type_switches(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_a_type_switch_is_found() -> None:
+    switch = "match c:\n    case MmaConfig():\n        pass\n"
+    assert type_switches(switch) == ["2: MmaConfig"]
+    assert type_switches("isinstance(c, A | WgmmaConfig)") == ["1: A | WgmmaConfig"]
+    assert type_switches("c is gemv.GemvConfig or isinstance(c, dict)") == ["1: gemv.GemvConfig"]

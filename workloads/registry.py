@@ -1,8 +1,7 @@
 """Who computes an operator on a family of machines: one decorator registers (operator, family, kind).
 
-A kind of schedule names the function that builds its programs, `build(op, spec, config) -> Program`. Two more words
-stand beside the kinds of an operator: `AUTO`, the function that ranks its configurations, and `WITHOUT`, the one that
-says which schedule is left without a mechanism.
+A kind of schedule names the function that builds its programs, `build(op, spec, config) -> Program`. One more word
+stands beside the kinds of an operator: `AUTO`, the function that ranks its configurations.
 
 What is registered is found by reading the sources of the package that a family names (`kernels`): the decorator's words
 stand there as texts. A module is imported when one of its functions is asked for, so that a run pays for the kernels
@@ -24,8 +23,8 @@ from arch.near import hint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-AUTO, WITHOUT = "auto", "without"
-"""Words that are no kinds: who ranks the configurations of an operator, who leaves a mechanism out."""
+AUTO = "auto"
+"""A word that is no kind: who ranks the configurations of an operator."""
 
 _DECORATOR = re.compile(r'^@register\(((?:\s*"[^"\n]+",?)+)\s*\)', re.MULTILINE)
 
@@ -73,7 +72,7 @@ def operators(family: str) -> tuple[str, ...]:
 
 def schedules(operator: str, family: str) -> tuple[str, ...]:
     """Kinds of schedules of an operator on a family, in alphabetical order."""
-    return tuple(sorted(k for o, k in _known(family) if o == operator and k not in (AUTO, WITHOUT)))
+    return tuple(sorted(k for o, k in _known(family) if o == operator and k != AUTO))
 
 
 def registered(operator: str, family: str, kind: str) -> Callable[..., Any] | None:
@@ -95,7 +94,7 @@ def chooser(op: Any, spec: Any) -> Callable[..., Any]:
 def builder(operator: str, family: str, schedule: str) -> Callable[..., Any]:
     """The builder of a schedule; InputError with the nearest name if there is none."""
     found = registered(operator, family, schedule)
-    if found is not None and schedule not in (AUTO, WITHOUT):
+    if found is not None and schedule != AUTO:
         return found
     names = schedules(operator, family)
     if not names:

@@ -19,7 +19,7 @@ from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device
 from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
-from workloads.gpu.gemm import mma, simt, wgmma
+from workloads.gpu.gemm import threadblock, wgmma
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
@@ -118,15 +118,15 @@ def test_runs_agree_with_single_issue(steps: list[Step], trips: int, warps: int,
         ),
         (
             "a100-sxm4-80gb",
-            mma.build,
+            threadblock.build,
             Gemm(m=512, n=256, k=512, dtype="bf16"),
             MmaConfig(128, 128, 32, 64, 64, stages=3, copy="cp.async"),
         ),
-        ("v100-sxm2", mma.build, Gemm(m=256, n=128, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
-        ("v100-sxm2", mma.build, Gemm(m=256, n=256, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
-        ("t4", mma.build, Gemm(m=256, n=256, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
-        ("a100-sxm4-80gb", simt.build, Gemm(m=256, n=256, k=256, dtype="fp32"), SimtConfig(128, 128, 8, 32, 64)),
-        ("t4", simt.build, Gemm(m=128, n=256, k=512, dtype="fp32"), SimtConfig(64, 64, 8, 32, 32)),
+        ("v100-sxm2", threadblock.build, Gemm(m=256, n=128, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
+        ("v100-sxm2", threadblock.build, Gemm(m=256, n=256, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
+        ("t4", threadblock.build, Gemm(m=256, n=256, k=1024, dtype="fp16"), MmaConfig(128, 128, 32, 64, 64)),
+        ("a100-sxm4-80gb", threadblock.build, Gemm(m=256, n=256, k=256, dtype="fp32"), SimtConfig(128, 128, 8, 32, 64)),
+        ("t4", threadblock.build, Gemm(m=128, n=256, k=512, dtype="fp32"), SimtConfig(64, 64, 8, 32, 32)),
     ],
     ids=["wgmma", "wgmma ping-pong", "mma cp.async", "mma ldg", "mma ldg, two CTAs", "mma on T4", "simt", "simt on T4"],
 )

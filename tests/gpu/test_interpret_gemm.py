@@ -16,7 +16,7 @@ from sim.gpu.engine.api import Device
 from sim.gpu.engine.events import Event
 from sim.gpu.language import Program
 from tests.gpu.kernels import Array, numbers
-from workloads.gpu.gemm import mma, simt, wgmma
+from workloads.gpu.gemm import threadblock, wgmma
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
@@ -75,20 +75,25 @@ CASES: dict[str, Case] = {
         WgmmaConfig(128, 128, 128, stages=3),
     ),
     "mma cp.async": (
-        mma.build,
+        threadblock.build,
         Gemm(m=100, n=72, k=192, dtype="bf16"),
         "a100-sxm4-80gb",
         MmaConfig(64, 64, 32, 32, 32, stages=3, copy="cp.async"),
     ),
     "mma stream-k": (
-        mma.build,
+        threadblock.build,
         Gemm(m=448, n=128, k=192, dtype="bf16"),
         "a100-sxm4-80gb",
         MmaConfig(64, 64, 32, 32, 32, stages=3, copy="cp.async", stream_k=True),
     ),
-    "mma ldg on T4": (mma.build, Gemm(m=64, n=64, k=128, dtype="fp16"), "t4", MmaConfig(64, 64, 32, 32, 32)),
-    "mma ldg on V100": (mma.build, Gemm(m=64, n=64, k=128, dtype="fp16"), "v100-sxm2", MmaConfig(64, 64, 32, 32, 32)),
-    "simt": (simt.build, Gemm(m=64, n=64, k=64, dtype="fp32"), "a100-sxm4-80gb", SimtConfig(64, 64, 8, 32, 32)),
+    "mma ldg on T4": (threadblock.build, Gemm(m=64, n=64, k=128, dtype="fp16"), "t4", MmaConfig(64, 64, 32, 32, 32)),
+    "mma ldg on V100": (
+        threadblock.build,
+        Gemm(m=64, n=64, k=128, dtype="fp16"),
+        "v100-sxm2",
+        MmaConfig(64, 64, 32, 32, 32),
+    ),
+    "simt": (threadblock.build, Gemm(m=64, n=64, k=64, dtype="fp32"), "a100-sxm4-80gb", SimtConfig(64, 64, 8, 32, 32)),
 }
 
 

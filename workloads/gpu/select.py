@@ -10,20 +10,21 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from workloads import registry
+from workloads.gpu.configuration import Configuration
 from workloads.ops import Operator
 
 WITHOUT = " without "
 MECHANISMS = ("wgmma", "tma", "warp_specialization", "pingpong", "overlap", "multicast")
 """What a schedule can be asked to do without, where its kernels use it: each gives another program. Several are left
-out in this order, those first that others need, whatever the order in which they are asked for. What is registered as
-`without` of an operator gives the schedule that is left, `(config, mechanism) -> schedule`."""
+out in this order, those first that others need, whatever the order in which they are asked for. A configuration's
+`without` gives the schedule that is left."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """The configuration to run, and the best candidates with their estimated times in picoseconds, best first.
 
-    A configuration prints as the schedule that asks for it, and its `schedule` names its builder in the registry.
+    A configuration's `schedule` names its builder in the registry.
     """
 
     config: Any
@@ -43,34 +44,28 @@ def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequenc
     Raises InputError where the machine or the problem cannot take it.
     """
     rank = registry.chooser(op, spec)
-    leave_out = registry.registered(op.word, spec.family, registry.WITHOUT)
     choice: Choice = rank(op, spec, schedule)
     whole = choice.config
     for mechanism in sorted(without, key=_order):
-        if leave_out is None:
-            raise InputError(f"without {mechanism}: kernels of {op.word} have no mechanism to leave out")
         if mechanism not in MECHANISMS:
             near = hint(mechanism, MECHANISMS)
             raise InputError(f"without {mechanism}: one of {', '.join(MECHANISMS)}{near}")
-        if leave_out(whole, mechanism) == str(whole):
+        if whole.without(mechanism) == str(whole):
             raise InputError(f"without {mechanism}: {whole} does not use it")
         # What another one needs may be gone with it already.
-        after = leave_out(choice.config, mechanism)
+        after = choice.config.without(mechanism)
         if after != str(choice.config):
             choice = rank(op, spec, after)
     return choice
 
 
-def simpler(op: Operator, spec: GpuSpec, config: Any) -> list[tuple[Any, int]]:
+def simpler(op: Operator, spec: GpuSpec, config: Configuration) -> list[tuple[Any, int]]:
     """A configuration without each of its mechanisms in turn, with the estimated times in picoseconds: a small problem
     may be over before a mechanism has paid for itself."""
-    leave_out = registry.registered(op.word, spec.family, registry.WITHOUT)
     rank, found = registry.chooser(op, spec), []
-    if leave_out is None:
-        return []
     for mechanism in MECHANISMS:
         try:
-            left = leave_out(config, mechanism)
+            left = config.without(mechanism)
             if left != str(config):
                 found.append(rank(op, spec, left).candidates[0])
         except InputError:  # its kernels do not have the mechanism, or cannot do without

@@ -25,7 +25,7 @@ from sim.gpu.engine.api import Device
 from sim.gpu.language import Const, Loop, Program, evaluate, walk
 from sim.gpu.lower.listing import listing
 from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
-from workloads.gpu.attention.choose import Config
+from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.flash2 import Flash2Config
 from workloads.gpu.attention.flash3 import Flash3Config
 from workloads.gpu.attention.flash3_varlen import LOOK_STEPS, Flash3VarlenConfig
@@ -126,7 +126,7 @@ DECODE: list[tuple[Attention, DecodeConfig]] = [
     (attention(1, 90, batch=2, heads=6, kv_heads=2, head_dim=136), DecodeConfig(64, 32, 2)),
     (attention(1, 200, batch=2, heads=8, kv_heads=2, window=70, causal="1"), DecodeConfig(64, 32, 2, fixed=True)),
 ]
-PAGED: list[tuple[Attention, Config]] = [
+PAGED: list[tuple[Attention, AttentionConfig]] = [
     (attention(1, 200, batch=2, heads=8, kv_heads=2, page=16), DecodeConfig(64, 32, 3, varlen=True)),
     (attention(1, 200, batch=2, heads=4, kv_heads=4, page=64), DecodeConfig(64, 128, 1, varlen=True)),
     (attention(130, 150, batch=2, heads=2, kv_heads=1, page=32, causal="1"), DecodeConfig(64, 128, 1, varlen=True)),
@@ -140,7 +140,7 @@ PAGED: list[tuple[Attention, Config]] = [
         DecodeConfig(64, 32, 2, varlen=True),
     ),
 ]
-VARLEN: list[tuple[Attention, Config]] = [
+VARLEN: list[tuple[Attention, AttentionConfig]] = [
     (attention(40, 70, batch=2, heads=6, kv_heads=2, page=16, causal="1"), Flash3VarlenConfig(64, 32)),
     (attention(1, 200, batch=2, heads=8, kv_heads=2, page=64), Flash3VarlenConfig(64, 32, 3)),
     (attention(1, 300, heads=2, page=16, window=170, causal="1"), Flash3VarlenConfig(192, 32, 2, overlap=False)),
@@ -157,7 +157,7 @@ VARLEN: list[tuple[Attention, Config]] = [
 ]
 UNEVEN: dict[str, Any] = {"seqlens_k": "70,200,17", "causal": "1"}
 DECODING: dict[str, Any] = {"seqlens_k": "300,5,130", "heads": 8, "kv_heads": 2, "batch": 3}
-RAGGED: list[tuple[str, Attention, Config]] = [
+RAGGED: list[tuple[str, Attention, AttentionConfig]] = [
     ("a100-sxm4-80gb", ragged(batch=3, **UNEVEN), Flash2Config(128, 64)),
     ("a100-sxm4-80gb", ragged(batch=3, page=16, **UNEVEN), DecodeConfig(64, 64, 1, varlen=True)),
     ("a100-sxm4-80gb", ragged(batch=2, seqlens_q="70,20", seq_k=90), Flash2Config(64, 64)),
@@ -176,7 +176,7 @@ RAGGED: list[tuple[str, Attention, Config]] = [
         Flash3VarlenConfig(128, 64, overlap=False),
     ),
 ]
-CASES: list[tuple[str, Attention, Config]] = [
+CASES: list[tuple[str, Attention, AttentionConfig]] = [
     *RAGGED,
     *(("two SMs", op, c) for op, c in FLASH3),
     *(("two SMs", op, c) for op, c in TRITON),
@@ -188,7 +188,7 @@ CASES: list[tuple[str, Attention, Config]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[2]}: {case[1]}")
-def test_computes_what_numpy_does(case: tuple[str, Attention, Config], machines: dict[str, GpuSpec]) -> None:
+def test_computes_what_numpy_does(case: tuple[str, Attention, AttentionConfig], machines: dict[str, GpuSpec]) -> None:
     machine, op, config = case
     program = build(op, machines[machine], config)
     operands = op.inputs(seed=1)
@@ -320,7 +320,7 @@ READ = "these values' buffer was read before the next keys, which are loaded fir
 NEXT = "the wait for the next scores covers these outputs, and only after it their values are overwritten"
 TOGETHER = "queries and first keys arrive together, so that each wait implies the other"
 STORED = "all warps have met at the barriers around the store of O since"
-MUTANTS: dict[str, tuple[str, Attention, Config, dict[str, str]]] = {
+MUTANTS: dict[str, tuple[str, Attention, AttentionConfig, dict[str, str]]] = {
     "flash3": (
         "one SM", attention(128, 64, heads=2), Flash3Config(128, 16),
         {"producer/7 mbarrier_wait": IMPLIED, "consumer/20 bar_sync": TURN, "consumer/25 wgmma_fence": FENCE},

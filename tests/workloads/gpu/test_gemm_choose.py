@@ -24,13 +24,12 @@ from workloads.gpu.gemm.choose import (
     _candidates,
     _wgmma_candidates,
     _wgmma_tiles,
-    _work,
     choose,
     parse,
 )
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, _between, _step, estimate_ps, figures, transfer
 from workloads.gpu.gemm.gemv import GemvConfig
-from workloads.gpu.gemm.mma import MmaConfig, inner
+from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, problem, shared_sectors
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.threadblock import registers
@@ -494,7 +493,7 @@ def test_tiles_of_sm_80_lie_as_their_names_say() -> None:
     assert found[wide].resident == 2 * spec.sm.count
     for config, least, most in ((wide, 254, 255), (narrow, 190, 196)):
         assert isinstance(config, MmaConfig)
-        assert least <= registers(p, config, inner(p, spec, config)) <= most
+        assert least <= registers(p, config, config.inner(p, spec)) <= most
 
 
 def test_the_estimate_lets_the_second_cta_of_an_sm_hide_pauses() -> None:
@@ -515,7 +514,8 @@ def test_the_estimate_counts_pauses_between_rounds_alone() -> None:
     results of both leave through one port."""
     f = figures(MACHINES["a100-sxm4-80gb"])
     p = problem(Gemm(128 * 12, 128 * 18, 4096).with_defaults("fp16"))
-    work = _work(p, MACHINES["a100-sxm4-80gb"], f, parse("mma 128x128x32 warp 64x64", p, MACHINES["a100-sxm4-80gb"]))
+    spec = MACHINES["a100-sxm4-80gb"]
+    work = parse("mma 128x128x32 warp 64x64", p, spec).work(p, spec, f)
     pause = work.latency + work.epilogue + transfer(work.store_bytes, f.write_rate)
     assert _between(work, f, work.steps, 1) == pause
     assert _between(work, f, work.steps, 2) == 0
@@ -816,5 +816,5 @@ def test_the_estimate_counts_the_sectors_that_are_fetched_to_be_written(schedule
     ((config, _),) = choose(op, spec, schedule).candidates
     (kernel,) = simulate(op, spec, schedule=schedule).record.kernels
     fetched = kernel.counters["dram_read_bytes"] - 2 * 16 * (512 + 1017)
-    work = _work(problem(op), spec, figures(spec), config)
+    work = config.work(problem(op), spec, figures(spec))
     assert 32 * work.shared_sectors == pytest.approx(fetched, rel=0.15)

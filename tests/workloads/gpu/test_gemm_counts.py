@@ -15,7 +15,7 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.check.instances import Instance, places, run_warp
 from sim.gpu.language import Const, GlobalTensor, Loop, Program, Statement, Var, evaluate, walk
-from workloads.gpu.gemm import simt, threadblock
+from workloads.gpu.gemm import threadblock
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.plan import Plan
 from workloads.gpu.gemm.problem import problem
@@ -177,7 +177,7 @@ def test_a_group_of_one_tile_is_the_order_of_launch(m: int, n: int) -> None:
     """Along n, where the result is contiguous, whichever side is the longer; larger groups run across the shorter."""
     op, spec = Gemm(m=m, n=n, k=64, dtype="fp32"), MACHINES["t4"]
     p, config = problem(op), SimtConfig(64, 64, 16, 32, 32, group=1)
-    order = threadblock.plan(p, spec, config, simt.inner(p, spec, config))
+    order = threadblock.plan(p, spec, config, config.inner(p, spec))
     tiles = [order.tile(Const(i)) for i in range(order.tiles)]
     assert [(evaluate(t.m, {}), evaluate(t.n, {})) for t in tiles] == [divmod(i, n // 64) for i in range(order.tiles)]
 

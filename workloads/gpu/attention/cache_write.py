@@ -29,6 +29,7 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import AttentionProblem
+from workloads.gpu.configuration import Configuration
 from workloads.gpu.figures import PS_PER_S, figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.pointwise import lanes
@@ -51,13 +52,10 @@ CODE_BYTES = 600 * overhead.INSTRUCTION_BYTES
 
 
 @dataclass(frozen=True)
-class CacheWriteConfig:
+class CacheWriteConfig(Configuration):
     """The published kernel: nothing about it is chosen."""
 
     schedule: ClassVar[str] = "vllm"
-
-    def __str__(self) -> str:
-        return self.schedule
 
 
 @register("kv_write", "gpu", "auto")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from workloads.gpu.attention import flash2_backward, flash3_backward
-from workloads.gpu.attention.flash2 import SHAPE
 from workloads.gpu.attention.flash2_backward import Flash2BackwardConfig
 from workloads.gpu.attention.flash3_backward import Flash3BackwardConfig
 from workloads.gpu.gemm.estimate import figures, transfer
@@ -33,7 +32,7 @@ def choose(op: AttentionBackward, spec: GpuSpec, schedule: str = "auto") -> Choi
         except InputError as error:
             refused = error  # the last one is of the kernels that most machines have
             continue
-        found.append((config, _estimate_ps(op, spec, config)))
+        found.append((config, _estimate_ps(op, spec, config.cycles_a_mac(op, spec))))
     if not found:
         assert refused is not None
         raise refused
@@ -54,15 +53,9 @@ def _config(kind: str, op: AttentionBackward, spec: GpuSpec) -> Config:
     return flash2_backward.default_config(op, spec)
 
 
-def _estimate_ps(op: AttentionBackward, spec: GpuSpec, config: Config) -> int:
+def _estimate_ps(op: AttentionBackward, spec: GpuSpec, cycles_a_mac: float) -> int:
     """Products at the rate of their instruction, or operands from memory, and the starts of three kernels."""
     f = figures(spec)
-    if isinstance(config, Flash3BackwardConfig):
-        row = spec.instruction("wgmma", op.chosen_dtype, f"m64n{config.block_m}k16")
-        cycles_a_mac = row.interval_cycles / row.macs
-    else:
-        row = spec.instruction("mma", op.chosen_dtype, SHAPE)
-        cycles_a_mac = row.cadence_cycles / row.macs / spec.sm.sub_cores
     cycles = int(op.macs * cycles_a_mac / spec.sm.count / BUSY_SHARE)
     cycles = max(cycles, transfer(op.operand_bytes, f.dram_rate)) + 3 * (f.start + 3 * f.load_latency)
     return 3 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)

@@ -45,6 +45,8 @@ from workloads.gpu.attention.blocks import (
     problem,
     width,
 )
+from workloads.gpu.attention.configuration import AttentionConfig, rounds_ps
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
@@ -59,7 +61,7 @@ multiple of it have blocks of half the width, two rows of which have all banks."
 
 
 @dataclass(frozen=True)
-class Flash2Config:
+class Flash2Config(AttentionConfig):
     """Tile configuration: `block_m` queries a CTA of `warps` warps, `block_n` keys a step."""
 
     block_m: int
@@ -73,8 +75,23 @@ class Flash2Config:
         """Queries of a warp."""
         return self.block_m // self.warps
 
-    def __str__(self) -> str:
-        return f"flash2 {self.block_m}x{self.block_n} warps {self.warps}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.tile("block_m", "block_n"), Word.number("warps"))
+
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        check_tile(p, spec, where, self.block_m, self.block_n, self.warps)
+        check_together(p, where, "flash2-varlen", lengths=True)
+
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """About the time in picoseconds."""
+        return rounds_ps(p, spec, self.block_m, self.block_n, products(p, spec, self.block_m, self.block_n))
+
+
+def products(p: AttentionProblem, spec: GpuSpec, block_m: int, block_n: int) -> float:
+    """Cycles of both products of a step of `block_m` queries and `block_n` keys on an SM."""
+    row = spec.instruction("mma", p.dtype, SHAPE)
+    return 2 * block_m * block_n * p.head_dim / row.macs * row.cadence_cycles / spec.sm.sub_cores
 
 
 def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
@@ -94,13 +111,6 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash2Config:
     return Flash2Config(64, 64)
 
 
-def check(p: AttentionProblem, spec: GpuSpec, config: Flash2Config) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config}"
-    check_tile(p, spec, where, config.block_m, config.block_n, config.warps)
-    check_together(p, where, "flash2-varlen", lengths=True)
-
-
 def check_tile(p: AttentionProblem, spec: GpuSpec, where: str, block_m: int, block_n: int, warps: int) -> None:
     """InputError if the machine has no such instructions or warps cannot share such a tile of such heads."""
     for size, wide in ((p.op.head_dim, WIDE_HEAD_DIMS), (p.op.value_dim, WIDE_HEAD_DIMS[:1])):
@@ -117,7 +127,7 @@ def check_tile(p: AttentionProblem, spec: GpuSpec, where: str, block_m: int, blo
 def build(op: Attention, spec: GpuSpec, config: Flash2Config) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     return Program(f"{op}", p.tensors, (_Builder(p, config).kernel(),), str(config), {"config": config})
 
 

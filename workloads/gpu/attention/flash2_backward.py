@@ -42,6 +42,7 @@ from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import Array, check_head, padded
 from workloads.gpu.attention.flash2 import SHAPE, SHAPE_MACS, Blocked
 from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops import AttentionBackward
@@ -56,7 +57,7 @@ CODE_BYTES = 5200 * overhead.INSTRUCTION_BYTES
 
 
 @dataclass(frozen=True)
-class Flash2BackwardConfig:
+class Flash2BackwardConfig(Configuration):
     """`block_m` queries a step, `block_n` keys a CTA.
 
     rows_s, rows_kv, rows_q: warps along the rows of scores, of dK and dV, of dQ; the others lie along the columns.
@@ -73,9 +74,12 @@ class Flash2BackwardConfig:
 
     schedule: ClassVar[str] = "flash2"
 
-    def __str__(self) -> str:
-        splits = f" splits {self.splits}" if self.splits else ""
-        return f"{self.schedule} {self.block_m}x{self.block_n}{splits}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.tile("block_m", "block_n"), Word.number("splits", 0))
+
+    def cycles_a_mac(self, op: AttentionBackward, spec: GpuSpec) -> float:
+        """Cycles of an SM's tensor cores for a multiply-add."""
+        row = spec.instruction("mma", op.chosen_dtype, SHAPE)
+        return row.cadence_cycles / row.macs / spec.sm.sub_cores
 
 
 def default_config(op: AttentionBackward, spec: GpuSpec) -> Flash2BackwardConfig:

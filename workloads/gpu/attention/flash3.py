@@ -56,7 +56,9 @@ from workloads.gpu.attention.blocks import (
     problem,
     width,
 )
+from workloads.gpu.attention.configuration import AttentionConfig, rounds_ps
 from workloads.gpu.attention.flash2 import BLOCK_COLUMNS, Blocked, Fragments, store_rows
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, WARP_ROWS, WARPGROUP, clusters_resident
@@ -71,7 +73,7 @@ FIRST_TILES = {64: (192, 128), 128: (128, 176), 256: (128, 80)}
 
 
 @dataclass(frozen=True)
-class Flash3Config:
+class Flash3Config(AttentionConfig):
     """Tile configuration: `block_m` queries a CTA, `block_n` keys a step.
 
     cluster: CTAs that share keys and values. stages: of K and of V. longest_first: where masks make tiles unequal, CTAs
@@ -96,17 +98,58 @@ class Flash3Config:
         """Consumer warpgroups."""
         return self.block_m // BLOCK_ROWS
 
-    def __str__(self) -> str:
-        words = [f"flash3 {self.block_m}x{self.block_n}"]
-        words += [f"cluster {self.cluster}"] if self.cluster > 1 else []
-        words += [f"stages {self.stages}"]
-        words += ["pingpong"] if self.pingpong else []
-        words += ["overlap"] if self.overlap else []
-        words += [] if self.tma else ["cp.async"]
-        words += [] if self.wgmma else ["mma"]
-        words += [] if self.specialized else ["unspecialized"]
-        words += [] if self.longest_first else ["in-order"]
-        return " ".join(words)
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.tile("block_m", "block_n"),
+        Word.number("cluster", 1),
+        Word.number("stages"),
+        Word.flag("pingpong"),
+        Word.flag("overlap"),
+        Word.flag("cp.async", "tma", False),
+        Word.flag("mma", "wgmma", False),
+        Word.flag("unspecialized", "specialized", False),
+        Word.flag("in-order", "longest_first", False),
+    )
+
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        if not available(p, spec):
+            raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
+        if width(p) == 1 and not (self.tma and self.wgmma and self.specialized and self.cluster == 1):
+            raise InputError(
+                f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16"
+            )
+        check_together(p, where, "flash3-varlen")
+        check_tile(p, self, where)
+
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """About the time in picoseconds."""
+        p = packed(p)
+        cycles = products(p, spec, self.block_m, self.block_n, columns(p))
+        return rounds_ps(p, spec, self.block_m, self.block_n, cycles, self.overlap)
+
+    def without(self, mechanism: str) -> str:
+        """The schedule that is left without a mechanism and what needs it."""
+        match mechanism:
+            case "tma":
+                left = replace(self, tma=False, cluster=1)
+            case "wgmma":
+                left = replace(self, wgmma=False, overlap=False)
+            case "warp_specialization":
+                left = replace(self, specialized=False, pingpong=False)
+            case "multicast":
+                left = replace(self, cluster=1)
+            case _:
+                left = replace(self, **{mechanism: False})
+        return str(left)
+
+
+def products(p: AttentionProblem, spec: GpuSpec, block_m: int, block_n: int, d: int) -> float:
+    """Cycles of both products of a step of `block_m` queries and `block_n` keys on an SM, with heads of `d` columns."""
+    depth = step_k(p)
+    scores, outputs = (spec.instruction("wgmma", p.dtype, f"m64n{width}k{depth}") for width in (block_n, d))
+    cycles = scores.interval_cycles * (d // depth) + outputs.interval_cycles * (block_n // depth)
+    return cycles * (block_m // BLOCK_ROWS)
 
 
 def columns(p: AttentionProblem) -> int:
@@ -114,7 +157,7 @@ def columns(p: AttentionProblem) -> int:
     return max(64, p.head_dim)
 
 
-def tile(p: AttentionProblem) -> tuple[int, int]:
+def published_tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
     d, local = columns(p), p.op.window > 0
     if width(p) == 1:
@@ -132,7 +175,7 @@ def tile(p: AttentionProblem) -> tuple[int, int]:
 
 def default_config(p: AttentionProblem) -> Flash3Config:
     """The published kernel's configuration."""
-    block_m, block_n = tile(p)
+    block_m, block_n = published_tile(p)
     wide = width(p) == 2
     shares = wide and not p.masked and columns(p) >= 128 and ceil_div(p.op.queries, block_m) % 2 == 0
     turns = columns(p) <= 128 if wide else columns(p) >= 128
@@ -153,41 +196,15 @@ def first_release(p: AttentionProblem) -> Flash3Config:
     return Flash3Config(block_m, block_n, cluster, pingpong=op.head_dim <= 128, longest_first=False)
 
 
-def without(config: Flash3Config, mechanism: str) -> Flash3Config:
-    """The configuration without a mechanism and what needs it."""
-    match mechanism:
-        case "tma":
-            return replace(config, tma=False, cluster=1)
-        case "wgmma":
-            return replace(config, wgmma=False, overlap=False)
-        case "warp_specialization":
-            return replace(config, specialized=False, pingpong=False)
-        case "multicast":
-            return replace(config, cluster=1)
-        case _:
-            return replace(config, **{mechanism: False})
-
-
 @register("attention", "gpu", "flash3", "flash3-2024")
 def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     by_rows = packed(p)
     kernel = Builder(by_rows, spec, config).kernel()
     tensors = p.tensors if by_rows is p else (*p.tensors[:-1], by_rows.q, by_rows.o, by_rows.lse)
     return Program(f"{op}", tensors, (kernel,), str(config), {"config": config})
-
-
-def check(p: AttentionProblem, spec: GpuSpec, config: Flash3Config) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config}"
-    if not available(p, spec):
-        raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2")
-    if width(p) == 1 and not (config.tma and config.wgmma and config.specialized and config.cluster == 1):
-        raise InputError(f"{where}: {p.dtype} needs TMA, wgmma and producers, which transpose V; nearest: dtype=fp16")
-    check_together(p, where, "flash3-varlen")
-    check_tile(p, config, where)
 
 
 def check_tile(p: AttentionProblem, config: Flash3Config, where: str) -> None:

@@ -45,6 +45,7 @@ from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import LOG2_E, Array, check_head, padded
 from workloads.gpu.attention.flash2 import Blocked
 from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, WARP_ROWS, WARPGROUP
@@ -72,7 +73,7 @@ CODE_BYTES = 3600 * overhead.INSTRUCTION_BYTES
 
 
 @dataclass(frozen=True)
-class Flash3BackwardConfig:
+class Flash3BackwardConfig(Configuration):
     """`block_m` queries a step, `block_n` keys a CTA.
 
     turned: dQ^T is computed, a warpgroup has half of its columns; else dQ, with as many rows as fill the warpgroups.
@@ -89,8 +90,12 @@ class Flash3BackwardConfig:
 
     schedule: ClassVar[str] = "flash3"
 
-    def __str__(self) -> str:
-        return f"{self.schedule} {self.block_m}x{self.block_n}{' ordered' if self.ordered else ''}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.tile("block_m", "block_n"), Word.flag("ordered"))
+
+    def cycles_a_mac(self, op: AttentionBackward, spec: GpuSpec) -> float:
+        """Cycles of an SM's tensor cores for a multiply-add."""
+        row = spec.instruction("wgmma", op.chosen_dtype, f"m64n{self.block_m}k16")
+        return row.interval_cycles / row.macs
 
 
 def columns(op: AttentionBackward) -> int:

@@ -43,9 +43,11 @@ from sim.gpu.language import (
 from workloads.gpu import overhead
 from workloads.gpu.attention import cache_write, flash3
 from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.configuration import AttentionConfig, rounds_ps
 from workloads.gpu.attention.flash2 import Blocked
 from workloads.gpu.attention.flash_decode import COMBINED, DecodeConfig, Rows, combine
 from workloads.gpu.attention.pages import KeyCopies, check_pages
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.gemm.wgmma import WARP_ROWS, WARPGROUP
 from workloads.ops.attention import Attention
@@ -74,7 +76,7 @@ TILE_FOUND, TILE_TAKEN = 6, 7
 
 
 @dataclass(frozen=True)
-class Flash3VarlenConfig:
+class Flash3VarlenConfig(AttentionConfig):
     """Tile configuration: `block_m` rows a CTA, `block_n` keys a step, keys in `splits` parts. whole_blocks: pages hold
     whole blocks, which the TMA copies."""
 
@@ -93,9 +95,39 @@ class Flash3VarlenConfig:
             self.block_m, self.block_n, pingpong=turns, overlap=self.overlap, tma=self.whole_blocks
         )
 
-    def __str__(self) -> str:
-        words = " overlap" * self.overlap + " tma" * self.whole_blocks
-        return f"flash3-varlen {self.block_m}x{self.block_n} splits {self.splits}{words}"
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.tile("block_m", "block_n"),
+        Word.number("splits"),
+        Word.flag("overlap"),
+        Word.flag("tma", "whole_blocks"),
+    )
+
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        if width(p) != 2 or p.op.head_dim > 256 or p.op.value_dim != p.op.head_dim:
+            raise InputError(f"{where}: heads of 2-byte elements, 256 at most, as wide for values; nearest: decode")
+        if not flash3.available(p, spec) or spec.cp_async is None:
+            raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2-varlen")
+        flash3.check_tile(p, self.tiles(p), where)
+        check_pages(p, where)
+        if self.whole_blocks and (not p.op.page or p.op.page % self.block_n):
+            other = replace(self, whole_blocks=False)
+            raise InputError(f"{where}: the TMA copies blocks that lie in one page; nearest: page=256, or {other}")
+        if self.splits > 1:
+            blocks_seen = _visited(effective(p), self)
+            if p.ragged_k:
+                return
+            if p.op.queries > 1:
+                raise InputError(f"{where}: keys are cut for one query a sequence; nearest: splits 1")
+            if ceil_div(blocks_seen, ceil_div(blocks_seen, self.splits)) != self.splits:
+                nearest = ceil_div(blocks_seen, ceil_div(blocks_seen, self.splits))
+                raise InputError(f"{where}: {blocks_seen} blocks leave a part empty; nearest: splits {nearest}")
+
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """About the time in picoseconds."""
+        cycles = flash3.products(p, spec, self.block_m, self.block_n, flash3.columns(p))
+        return rounds_ps(p, spec, self.block_m, self.block_n, cycles, self.overlap)
 
 
 def effective(p: AttentionProblem) -> AttentionProblem:
@@ -116,7 +148,7 @@ def default_config(p: AttentionProblem, spec: GpuSpec) -> Flash3VarlenConfig:
     p = effective(p)
     op, d, local = p.op, flash3.columns(p), p.op.window > 0
     rows = op.queries * group(p)
-    tile = flash3.tile(p) if op.page else (0, 0)
+    tile = flash3.published_tile(p) if op.page else (0, 0)
     if op.page and op.page % tile[1] == 0 and rows > tile[0]:
         return Flash3VarlenConfig(*tile, whole_blocks=True)
     overlap = True
@@ -172,34 +204,11 @@ def _visited(p: AttentionProblem, config: Flash3VarlenConfig, keys: int = 0) -> 
     return ceil_div(keys, config.block_n) - first // config.block_n
 
 
-def check(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config}"
-    if width(p) != 2 or p.op.head_dim > 256 or p.op.value_dim != p.op.head_dim:
-        raise InputError(f"{where}: heads of 2-byte elements, 256 at most, as wide for values; nearest: decode")
-    if not flash3.available(p, spec) or spec.cp_async is None:
-        raise InputError(f"{where}: {spec.name} has no wgmma for {p.dtype}; its nearest schedule is flash2-varlen")
-    flash3.check_tile(p, config.tiles(p), where)
-    check_pages(p, where)
-    if config.whole_blocks and (not p.op.page or p.op.page % config.block_n):
-        other = replace(config, whole_blocks=False)
-        raise InputError(f"{where}: the TMA copies blocks that lie in one page; nearest: page=256, or {other}")
-    if config.splits > 1:
-        blocks_seen = _visited(effective(p), config)
-        if p.ragged_k:
-            return
-        if p.op.queries > 1:
-            raise InputError(f"{where}: keys are cut for one query a sequence; nearest: splits 1")
-        if ceil_div(blocks_seen, ceil_div(blocks_seen, config.splits)) != config.splits:
-            nearest = ceil_div(blocks_seen, ceil_div(blocks_seen, config.splits))
-            raise InputError(f"{where}: {blocks_seen} blocks leave a part empty; nearest: splits {nearest}")
-
-
 @register("attention", "gpu", "flash3-varlen")
 def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     p = effective(p)
     listed = parts_of(p, config) if p.ragged_k and config.splits > 1 else ()
     rows = Rows(op.queries * group(p), op.batch * op.key_heads, op.key_heads, True)

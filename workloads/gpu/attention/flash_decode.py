@@ -48,10 +48,13 @@ from sim.gpu.language import (
 from workloads.gpu import overhead
 from workloads.gpu.attention import cache_write, flash2
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, blocks, problem, width
+from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.flash2 import Blocked, Fragments, store_rows
 from workloads.gpu.attention.pages import KeyCopies, check_pages
 from workloads.gpu.attention.sample import sampled
 from workloads.gpu.attention.unfused import CODE_BYTES, CTA, ELEMENTS, by_rows, elements, index_mix
+from workloads.gpu.configuration import Word
+from workloads.gpu.figures import figures, transfer
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.ops.attention import Attention
 from workloads.registry import register
@@ -68,7 +71,7 @@ COMBINED = 4
 
 
 @dataclass(frozen=True)
-class DecodeConfig:
+class DecodeConfig(AttentionConfig):
     """Tile configuration: `block_m` rows a CTA of `warps` warps, `block_n` keys a step, `splits` parts of the keys.
     varlen: called by the interface for sequences of different lengths. fixed: by FlashAttention-2's for one length."""
 
@@ -81,9 +84,37 @@ class DecodeConfig:
 
     schedule: ClassVar[str] = "decode"
 
-    def __str__(self) -> str:
-        called = " varlen" if self.varlen else " fixed" if self.fixed else ""
-        return f"decode {self.block_m}x{self.block_n} warps {self.warps} splits {self.splits}{called}"
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.tile("block_m", "block_n"),
+        Word.number("warps"),
+        Word.number("splits"),
+        Word.flag("varlen"),
+        Word.flag("fixed"),
+    )
+
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        flash2.check_tile(p, spec, f"schedule={self}", self.block_m, self.block_n, self.warps)
+        check_pages(p, f"schedule={self}")
+        if p.ragged and not self.varlen:
+            raise InputError(f"schedule={self}: this kernel knows no lengths that differ; nearest: {self} varlen")
+        if p.ragged_q and self.splits > 1:
+            raise InputError(f"schedule={self}: keys are not cut where numbers of queries differ; nearest: splits 1")
+
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """K and V from memory beside products and softmax of whole tiles, in as many CTAs as find room; then what
+        adds the parts."""
+        f, rows, d = figures(spec), rows_of(p, fixed=self.fixed), p.head_dim
+        step = flash2.products(p, spec, self.block_m, self.block_n)
+        ctas = rows.groups * ceil_div(rows.count, self.block_m) * self.splits
+        trips = ceil_div(ceil_div(min(p.op.keys, p.op.window or p.op.keys), self.block_n), self.splits)
+        work = ceil_div(ctas, 2 * spec.sm.count) * trips * int(2 * step)
+        visited = ctas * trips * self.block_n * d * 2 * width(p)
+        parts = self.splits * rows.groups * rows.count * d * 4 if self.splits > 1 else 0
+        kernels = 2 if self.splits > 1 else 1
+        cycles = max(work, transfer(visited, f.dram_rate)) + transfer(2 * parts, f.l2_rate)
+        cycles += kernels * (f.start + 3 * f.load_latency)
+        return kernels * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -159,21 +190,11 @@ def _splits(ctas: int, room: int, steps: int) -> int:
     return min(splits for splits, share in shares.items() if 100 * share >= 85 * best)
 
 
-def check(p: AttentionProblem, spec: GpuSpec, config: DecodeConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    flash2.check_tile(p, spec, f"schedule={config}", config.block_m, config.block_n, config.warps)
-    check_pages(p, f"schedule={config}")
-    if p.ragged and not config.varlen:
-        raise InputError(f"schedule={config}: this kernel knows no lengths that differ; nearest: {config} varlen")
-    if p.ragged_q and config.splits > 1:
-        raise InputError(f"schedule={config}: keys are not cut where numbers of queries differ; nearest: splits 1")
-
-
 @register("attention", "gpu", "decode", "decode-varlen", "flash2-varlen")
 def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     rows, d = rows_of(p, config.varlen, config.fixed), p.op.value_dim
     shape = (config.splits, rows.groups, rows.count)
     strides = (rows.groups * rows.count, rows.count, 1)

@@ -46,8 +46,10 @@ from sim.gpu.language import (
 from workloads.gpu import overhead
 from workloads.gpu.attention import flash3
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, problem, width
+from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.flash_decode import COMBINED, DecodeConfig, Rows, combine
 from workloads.gpu.attention.pages import KeyCopies
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.mma import MATRIX_BYTES
 from workloads.gpu.gemm.problem import ceil_div
@@ -77,15 +79,44 @@ ALL, FIRST_SCALE, SECOND_WEIGHTS, FIRST_WEIGHTS, STORED = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
-class FlashMlaConfig:
+class FlashMlaConfig(AttentionConfig):
     """`parts` CTAs, for each 64 heads, share the blocks of all sequences."""
 
     parts: int
 
     schedule: ClassVar[str] = "flash-mla"
 
-    def __str__(self) -> str:
-        return f"flash-mla parts {self.parts}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("parts"),)
+
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        if not available(p, spec):
+            rule = (
+                "wgmma and TMA, one query, one cache of one key head in 2-byte elements, of whose columns (a multiple "
+            )
+            rule += (
+                f"of {COLUMNS}) the first, a multiple of {2 * COLUMNS} up to {MOST_VALUES}, are values, in pages of a "
+            )
+            raise InputError(f"schedule={self}: needs {rule}multiple of {BLOCK_N} keys, if any; nearest: decode")
+        if not 1 <= self.parts <= 65535:
+            raise InputError(f"schedule={self}: 1 to 65535 parts; nearest: {default_config(p, spec)}")
+
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """Blocks of the fullest part, whose products follow each other, or all keys from memory; then what was cut."""
+        f, op = figures(spec), p.op
+        depth = flash3.step_k(p)
+        scores = spec.instruction("wgmma", p.dtype, f"m64n{BLOCK_N}k{depth}").interval_cycles * (op.head_dim // depth)
+        values = spec.instruction("wgmma", p.dtype, f"m64n{op.value_dim // 2}k{depth}").interval_cycles
+        parts = pieces_of(_blocks(p), self.parts)
+        most = max(sum(piece.end - piece.begin + PIECE_BLOCKS for piece in own) for own in parts)
+        rounds = ceil_div(self.parts * ceil_div(op.heads, BLOCK_ROWS), spec.sm.count)
+        work = rounds * most * int(scores + 2 * values * (BLOCK_N // depth))
+        cut = sum(count for count in _splits(p, self) if count > 1)
+        kernels = 2 if cut else 1
+        read = transfer(sum(op.lengths_k) * op.head_dim * width(p), f.dram_rate)
+        cycles = max(work, read) + transfer(2 * cut * op.heads * op.value_dim * 4, f.l2_rate)
+        cycles += kernels * (f.start + 3 * f.load_latency)
+        return kernels * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -134,36 +165,6 @@ def available(p: AttentionProblem, spec: GpuSpec) -> bool:
     )  # fmt: skip
 
 
-def check(p: AttentionProblem, spec: GpuSpec, config: FlashMlaConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    if not available(p, spec):
-        rule = (
-            "wgmma and TMA, one query, one cache of one key head in 2-byte elements, of whose columns (a multiple of "
-        )
-        rule += f"{COLUMNS}) the first, a multiple of {2 * COLUMNS} up to {MOST_VALUES}, are values, in pages of a "
-        raise InputError(f"schedule={config}: needs {rule}multiple of {BLOCK_N} keys, if any; nearest: decode")
-    if not 1 <= config.parts <= 65535:
-        raise InputError(f"schedule={config}: 1 to 65535 parts; nearest: {default_config(p, spec)}")
-
-
-def estimate_ps(p: AttentionProblem, spec: GpuSpec, config: FlashMlaConfig) -> int:
-    """Blocks of the fullest part, whose products follow each other, or all keys from memory; then what was cut."""
-    f, op = figures(spec), p.op
-    depth = flash3.step_k(p)
-    scores = spec.instruction("wgmma", p.dtype, f"m64n{BLOCK_N}k{depth}").interval_cycles * (op.head_dim // depth)
-    values = spec.instruction("wgmma", p.dtype, f"m64n{op.value_dim // 2}k{depth}").interval_cycles
-    parts = pieces_of(_blocks(p), config.parts)
-    most = max(sum(piece.end - piece.begin + PIECE_BLOCKS for piece in own) for own in parts)
-    rounds = ceil_div(config.parts * ceil_div(op.heads, BLOCK_ROWS), spec.sm.count)
-    work = rounds * most * int(scores + 2 * values * (BLOCK_N // depth))
-    cut = sum(count for count in _splits(p, config) if count > 1)
-    kernels = 2 if cut else 1
-    read = transfer(sum(op.lengths_k) * op.head_dim * width(p), f.dram_rate)
-    cycles = max(work, read) + transfer(2 * cut * op.heads * op.value_dim * 4, f.l2_rate)
-    cycles += kernels * (f.start + 3 * f.load_latency)
-    return kernels * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
-
-
 def _blocks(p: AttentionProblem) -> tuple[int, ...]:
     """Of each sequence."""
     return tuple(ceil_div(keys, BLOCK_N) for keys in p.op.lengths_k)
@@ -182,7 +183,7 @@ def _splits(p: AttentionProblem, config: FlashMlaConfig) -> list[int]:
 def build(op: Attention, spec: GpuSpec, config: FlashMlaConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     counts = _splits(p, config)
     most, rows = max(counts), Rows(op.heads, op.batch, 1, True)
     shape, strides = (most, op.batch, op.heads), (op.batch * op.heads, op.heads, 1)

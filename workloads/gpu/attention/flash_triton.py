@@ -31,8 +31,11 @@ from sim.gpu.language import (
     RoleBuilder,
 )
 from workloads.gpu import overhead
+from workloads.gpu.attention import flash3
 from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, check_together, problem, width
+from workloads.gpu.attention.configuration import AttentionConfig, rounds_ps
 from workloads.gpu.attention.flash2 import Blocked
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, WARP_ROWS
 from workloads.ops.attention import Attention
@@ -43,7 +46,7 @@ STEP_K = 16
 
 
 @dataclass(frozen=True)
-class FlashTritonConfig:
+class FlashTritonConfig(AttentionConfig):
     """Tile configuration: `block_m` queries a CTA of `warps` warps, `block_n` keys a step, in `stages` buffers."""
 
     block_m: int
@@ -58,8 +61,43 @@ class FlashTritonConfig:
         """Queries of a warp."""
         return self.block_m // self.warps
 
-    def __str__(self) -> str:
-        return f"{self.schedule} {self.block_m}x{self.block_n} warps {self.warps} stages {self.stages}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.tile("block_m", "block_n"), Word.number("warps"), Word.number("stages"))
+
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where, op = f"schedule={self}", p.op
+        if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{STEP_K}"):
+            raise InputError(
+                f"{where}: {spec.name} has no wgmma m{BLOCK_ROWS}n*k{STEP_K} for {p.dtype}; nearest: flash2"
+            )
+        if (self.block_m, self.warps) not in ((64, 4), (128, 4), (128, 8)):
+            raise InputError(f"{where}: a tile has 64 queries of 4 warps or 128 of 4 or 8; nearest: 128 of 8")
+        if self.block_n % STEP_K or not STEP_K <= self.block_n <= 256:
+            raise InputError(f"{where}: a block of keys is a multiple of {STEP_K} from {STEP_K} to 256; nearest: 128")
+        used = registers(p, self)
+        if used > spec.sm.max_registers_per_thread:
+            most = spec.sm.max_registers_per_thread
+            raise InputError(f"{where}: {used} registers a thread, {spec.name} has {most}; nearest: 64x32")
+        if op.head_dim not in (32, 64, 128, 256):
+            rule = "the tutorial's kernel has heads of 32, 64, 128 or 256"
+            raise InputError(f"{where}: {rule}, not {op.head_dim}; nearest: flash3")
+        if self.stages < 2:
+            raise InputError(f"{where}: stages {self.stages}: at least 2")
+        check_together(p, where, "flash2-varlen")
+        if op.window or op.key_heads != op.heads:
+            raise InputError(f"{where}: the tutorial's kernel has no windows and no shared key heads; nearest: flash2")
+        if p.out != p.dtype:
+            raise InputError(f"{where}: the tutorial's kernel stores what it loads, {p.dtype}; nearest: out={p.dtype}")
+        if op.queries % self.block_m or op.keys % self.block_n or (p.causal and op.queries != op.keys):
+            rule = "takes whole tiles and, causal, as many keys as queries"
+            raise InputError(f"{where}: the tutorial's kernel {rule}; nearest: flash2")
+        if p.causal and self.block_m % self.block_n:
+            raise InputError(f"{where}: whole blocks of keys lie before a causal tile; nearest: {self.block_m} keys")
+
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """About the time in picoseconds."""
+        cycles = flash3.products(p, spec, self.block_m, self.block_n, p.head_dim)
+        return rounds_ps(p, spec, self.block_m, self.block_n, cycles)
 
 
 def default_config(p: AttentionProblem) -> FlashTritonConfig:
@@ -75,43 +113,11 @@ def registers(p: AttentionProblem, config: FlashTritonConfig) -> int:
     return config.rows * (2 * p.op.head_dim + 3 * config.block_n) // 64 + (65 if p.causal else 45)
 
 
-def check(p: AttentionProblem, spec: GpuSpec, config: FlashTritonConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where, op = f"schedule={config}", p.op
-    if spec.tma is None or not spec.has_instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n*k{STEP_K}"):
-        raise InputError(f"{where}: {spec.name} has no wgmma m{BLOCK_ROWS}n*k{STEP_K} for {p.dtype}; nearest: flash2")
-    if (config.block_m, config.warps) not in ((64, 4), (128, 4), (128, 8)):
-        raise InputError(f"{where}: a tile has 64 queries of 4 warps or 128 of 4 or 8; nearest: 128 of 8")
-    if config.block_n % STEP_K or not STEP_K <= config.block_n <= 256:
-        raise InputError(f"{where}: a block of keys is a multiple of {STEP_K} from {STEP_K} to 256; nearest: 128")
-    used = registers(p, config)
-    if used > spec.sm.max_registers_per_thread:
-        raise InputError(
-            f"{where}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; nearest: 64x32"
-        )
-    if op.head_dim not in (32, 64, 128, 256):
-        rule = "the tutorial's kernel has heads of 32, 64, 128 or 256"
-        raise InputError(f"{where}: {rule}, not {op.head_dim}; nearest: flash3")
-    if config.stages < 2:
-        raise InputError(f"{where}: stages {config.stages}: at least 2")
-    check_together(p, where, "flash2-varlen")
-    if op.window or op.key_heads != op.heads:
-        raise InputError(f"{where}: the tutorial's kernel has no windows and no shared key heads; nearest: flash2")
-    if p.out != p.dtype:
-        raise InputError(f"{where}: the tutorial's kernel stores what it loads, {p.dtype}; nearest: out={p.dtype}")
-    if op.queries % config.block_m or op.keys % config.block_n or (p.causal and op.queries != op.keys):
-        raise InputError(
-            f"{where}: the tutorial's kernel takes whole tiles and, causal, as many keys as queries; nearest: flash2"
-        )
-    if p.causal and config.block_m % config.block_n:
-        raise InputError(f"{where}: whole blocks of keys lie before a causal tile; nearest: {config.block_m} keys")
-
-
 @register("attention", "gpu", "flash2-triton")
 def build(op: Attention, spec: GpuSpec, config: FlashTritonConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     return Program(f"{op}", p.tensors, (_Builder(p, config).kernel(),), str(config), {"config": config})
 
 

@@ -44,7 +44,6 @@ from workloads.gpu.attention.unfused import (
     UnfusedConfig,
     add_mask,
     by_rows,
-    check,
     elements,
     index_mix,
     over_mask,
@@ -76,13 +75,14 @@ class TorchMathConfig(UnfusedConfig):
     """Nothing to choose: each kernel's configuration is its own operator's."""
 
     schedule: ClassVar[str] = "torch-math"
+    more_passes: ClassVar[int] = 4
 
 
 @register("attention", "gpu", "torch-math")
 def build(op: Attention, spec: GpuSpec, config: TorchMathConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where a kernel cannot take the machine or the problem."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     op, dtype = p.op, p.dtype
     heads, shape = op.batch * op.heads, (op.batch * op.heads, op.queries, op.keys)
     q_in, k_in, v_in, o_out = (_by_heads(t) for t in (p.q, p.k, p.v, p.o))

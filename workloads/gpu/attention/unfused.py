@@ -37,8 +37,10 @@ from sim.gpu.language import (
     RegisterTile,
     RoleBuilder,
 )
-from workloads.gpu.attention.blocks import Array, AttentionProblem, check_lengths, problem
+from workloads.gpu.attention.blocks import Array, AttentionProblem, check_lengths, problem, width
 from workloads.gpu.attention.compose import on_tensors
+from workloads.gpu.attention.configuration import AttentionConfig
+from workloads.gpu.figures import figures, transfer
 from workloads.gpu.gemm import choose as gemm
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.overhead import INSTRUCTION_BYTES, Mix, mix
@@ -77,34 +79,40 @@ TRIANGLE = plain(24, 8, 10)
 
 
 @dataclass(frozen=True)
-class UnfusedConfig:
-    """Nothing to choose: each kernel's configuration is its own operator's."""
+class UnfusedConfig(AttentionConfig):
+    """Nothing to choose: each kernel's configuration is its own operator's. more_passes: over the scores."""
 
     schedule: ClassVar[str] = "unfused"
+    more_passes: ClassVar[int] = 0
 
-    def __str__(self) -> str:
-        return self.schedule
+    def check(self, p: AttentionProblem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take these kernels."""
+        check_lengths(p, f"schedule={self}", "flash2-varlen")
+        if p.op.value_dim != p.op.head_dim:
+            raise InputError(f"schedule={self}: values are as wide as keys here; nearest: head_dim_v={p.op.head_dim}")
+        if p.out != p.dtype or DTYPE_BYTES[p.dtype] != 2:
+            raise InputError(f"schedule={self}: kernels have fp16 and bf16 in and out, not {p.dtype} and {p.out}")
+        if blind := p.op.blind:
+            raise InputError(
+                f"schedule={self}: the first {blind} queries see no key and give no softmax; "
+                f"nearest: seq_q={p.op.queries - blind}"
+            )
 
-
-def check(p: AttentionProblem, spec: GpuSpec, config: UnfusedConfig) -> None:
-    """InputError if the machine or the problem cannot take these kernels."""
-    check_lengths(p, f"schedule={config}", "flash2-varlen")
-    if p.op.value_dim != p.op.head_dim:
-        raise InputError(f"schedule={config}: values are as wide as keys here; nearest: head_dim_v={p.op.head_dim}")
-    if p.out != p.dtype or DTYPE_BYTES[p.dtype] != 2:
-        raise InputError(f"schedule={config}: kernels have fp16 and bf16 in and out, not {p.dtype} and {p.out}")
-    if blind := p.op.blind:
-        raise InputError(
-            f"schedule={config}: the first {blind} queries see no key and give no softmax; "
-            f"nearest: seq_q={p.op.queries - blind}"
-        )
+    def estimate_ps(self, p: AttentionProblem, spec: GpuSpec) -> int:
+        """Scores are written and read three times each, weights read once more; the safe softmax reads both once more,
+        and writes weights again."""
+        f = figures(spec)
+        score_bytes = p.op.batch * p.op.heads * p.op.queries * p.op.keys * width(p)
+        passes = (6 if p.masked else 4) + self.more_passes
+        cycles = transfer(passes * score_bytes, f.dram_rate) + 7 * (f.start + 2 * f.load_latency)
+        return 7 * f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
 
 
 @register("attention", "gpu", "unfused")
 def build(op: Attention, spec: GpuSpec, config: UnfusedConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where a kernel cannot take the machine or the problem."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     op = p.op
     heads, dtype = op.batch * op.heads, p.dtype
     q, v = (

@@ -23,6 +23,7 @@ from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import CTA_X, CTA_Y, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile
 from workloads.gpu import overhead
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, Load
@@ -40,15 +41,14 @@ OTHER_INSTRUCTIONS = 24
 
 
 @dataclass(frozen=True)
-class DepthwiseConfig:
+class DepthwiseConfig(Configuration):
     """outputs: neighbours of a row of Y that a thread works on."""
 
     outputs: int
 
     schedule: ClassVar[str] = "depthwise"
 
-    def __str__(self) -> str:
-        return f"{self.schedule} outputs {self.outputs}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("outputs"),)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
@@ -17,13 +18,14 @@ from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.gpu.language import Const, Expr, Program, View
 from workloads.gpu.attention.compose import on_tensors
+from workloads.gpu.configuration import Word
 from workloads.gpu.conv import depthwise, nchw, reorder, winograd
 from workloads.gpu.conv.depthwise import DepthwiseConfig
 from workloads.gpu.conv.geometry import Geometry
 from workloads.gpu.conv.nchw import NCHW, PixelGeometry
 from workloads.gpu.conv.winograd import WinogradConfig
 from workloads.gpu.gemm import choose as gemms
-from workloads.gpu.gemm import mma, simt, threadblock
+from workloads.gpu.gemm import mma, simt
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.plan import Unit
@@ -63,9 +65,12 @@ class ConvMmaConfig(MmaConfig):
     by_tap: bool = False
     reordered: bool = False
 
-    def __str__(self) -> str:
-        ways = (" by tap" if self.by_tap else "") + (" reordered" if self.reordered else "")
-        return f"{self.words(self.schedule)} columns {self.columns}{ways}"
+    grammar: ClassVar[tuple[Word, ...]] = (
+        *MmaConfig.grammar,
+        Word.number("columns"),
+        Word.flag("by tap", "by_tap"),
+        Word.flag("reordered"),
+    )
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,9 @@ class ConvSimtConfig(SimtConfig):
 
     columns: int = 8
 
-    def __str__(self) -> str:
-        return f"{self.words(self.schedule)} columns {self.columns}"
+    grammar: ClassVar[tuple[Word, ...]] = (*SimtConfig.grammar, Word.number("columns"))
+    by_tap: ClassVar[bool] = False
+    reordered: ClassVar[bool] = False
 
 
 ImplicitConfig = ConvMmaConfig | ConvSimtConfig
@@ -178,7 +184,7 @@ def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[
     refuse_layout(op, spec)
     f = figures(spec)
     all_of_them = list(_estimated(_candidates(op, spec, f, EIGHT_WARPS), f))
-    if any(config.schedule == "mma" for config, _ in all_of_them):
+    if any(config.on_tensor_cores for config, _ in all_of_them):
         # Halves are stored pixel by pixel (NHWC), and a step has channels of one. int8 is stored in vectors of 32
         # channels (NCHW_VECT_C), each an image of its own, so that vectors under a row of the filter follow each other.
         own = _by_tap(op, spec, f) if op.chosen_dtype == "fp16" else _reordered(op, spec, all_of_them)
@@ -202,12 +208,12 @@ def build(op: Conv2d, spec: GpuSpec, config: ImplicitConfig) -> Program:
         pixels = PixelGeometry(op, config.columns, config.tile_k)
         writer = writer_of(pixels, pixels.problem(), spec, config)
         return nchw.program(op, pixels, writer.kernel(), writer.partials, config)
-    g = Geometry(op, config.columns, config.tile_k, by_tap=isinstance(config, ConvMmaConfig) and config.by_tap)
+    g = Geometry(op, config.columns, config.tile_k, by_tap=config.by_tap)
     p = g.problem()
     writer = writer_of(g, p, spec, config)
     kernels = [writer.kernel()]
     tensors = [p.a.tensor, p.b.tensor, p.c, *([writer.partials] if writer.partials is not None else [])]
-    if isinstance(config, ConvMmaConfig) and config.reordered:
+    if config.reordered:
         w = p.b.tensor
         tensors += [reorder.ordered(w), *reorder.lines(w)]
         names = {tensor.name: tensor for tensor in tensors} | {w.name: reorder.ordered(w)}
@@ -218,11 +224,8 @@ def build(op: Conv2d, spec: GpuSpec, config: ImplicitConfig) -> Program:
 
 def writer_of(g: Geometry, p: Problem, spec: GpuSpec, config: ImplicitConfig) -> ImplicitWriter:
     """Who writes the kernel of a configuration. InputError where the machine cannot take it."""
-    if isinstance(config, ConvMmaConfig):
-        mma.check(p, spec, config)
-        return ImplicitWriter(g, p, spec, config, mma.inner(p, spec, config))
-    simt.check(p, spec, config)
-    return ImplicitWriter(g, p, spec, config, simt.inner(p, spec, config))
+    config.check(p, spec)
+    return ImplicitWriter(g, p, spec, config, config.inner(p, spec))
 
 
 def _candidates(
@@ -249,7 +252,7 @@ def _by_tap(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[ImplicitCon
     """Configurations on tensor cores whose steps have channels of one column of the filter."""
     for columns in _groups(op.output[1]):
         geometry = partial(Geometry, op, columns, by_tap=True)
-        draft = geometry(gemms.MMA_STEP_BYTES // DTYPE_BYTES[op.chosen_dtype]).problem()
+        draft = geometry(mma.STEP_BYTES // DTYPE_BYTES[op.chosen_dtype]).problem()
         if _on_tensor_cores(spec, draft):
             yield from _estimated(_mma(spec, f, geometry, draft, EIGHT_WARPS), f)
 
@@ -259,9 +262,9 @@ def _reordered(
 ) -> Iterator[tuple[ImplicitConfig, int]]:
     """Configurations on tensor cores behind a kernel that brings the filters in order."""
     for config, time_ps in found:
-        if isinstance(config, ConvMmaConfig):
+        if config.on_tensor_cores:
             w = Geometry(op, config.columns, config.tile_k).problem().b.tensor
-            yield replace(config, reordered=True), time_ps + reorder.time_ps(w, spec)
+            yield replace(config, reordered=True), time_ps + reorder.time_ps(w, spec)  # type: ignore[arg-type]
 
 
 def candidates(
@@ -274,7 +277,7 @@ def candidates(
     for columns in _groups(across):
         problem = partial(geometry, columns)
         width = DTYPE_BYTES[problem(SHORT_STEP).problem().dtype]
-        draft = problem(gemms.MMA_STEP_BYTES // width).problem()
+        draft = problem(mma.STEP_BYTES // width).problem()
         if _on_tensor_cores(spec, draft):
             yield from _mma(spec, f, problem, draft, more)
         if simt.available(spec, draft.dtype, draft.acc):
@@ -301,38 +304,38 @@ def _mma(
     core = mma.TensorCore(spec, draft.dtype, copy)
     for tile_m, tile_n, warp_m, warp_n, stages in (*gemms.MMA_TILES, *more, *(SMALL_TILES if asynchronous else ())):
         for steps in (1, 2) if asynchronous else (1,):
-            tile_k = steps * gemms.MMA_STEP_BYTES // width
+            tile_k = steps * mma.STEP_BYTES // width
             g = geometry(tile_k)
             config = ConvMmaConfig(
                 tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps) if asynchronous else 2, copy,
                 columns=g.columns, by_tap=g.by_tap,
             )  # fmt: skip
             p = g.problem()
-            resident = _resident(p, spec, config, core)
+            resident = max(1, config.resident(p, spec, core))
             try:
-                mma.check(p, spec, config)
+                config.check(p, spec)
             except InputError:
                 continue
-            yield from _cuts(g, p, config, mma.work(p, f, config, core, resident))
+            yield from _cuts(g, p, config, config.counts(p, f, core, resident))
 
 
 def _simt(
     spec: GpuSpec, f: Figures, geometry: Callable[[int], Geometry], width: int
 ) -> Iterator[tuple[ImplicitConfig, Work]]:
-    whole = geometry(gemms.SIMT_STEP_BYTES // width)
+    whole = geometry(simt.STEP_BYTES // width)
     short = geometry(SHORT_STEP)
     for g, (tile_m, tile_n, warp_m, warp_n) in itertools.product((whole, short), gemms.SIMT_TILES):
         if g is short and g.gemm.k >= whole.gemm.k:
             continue
         config = ConvSimtConfig(tile_m, tile_n, g.tile_k, warp_m, warp_n, columns=g.columns)
         p = g.problem()
-        vector = simt.inner(p, spec, config)
-        resident = _resident(p, spec, config, vector)
+        vector = config.inner(p, spec)
+        resident = max(1, config.resident(p, spec, vector))
         try:
-            simt.check(p, spec, config)
+            config.check(p, spec)
         except InputError:
             continue
-        yield from _cuts(g, p, config, simt.work(p, f, config, vector, resident))
+        yield from _cuts(g, p, config, config.counts(p, f, vector, resident))
 
 
 def _cuts(g: Geometry, p: Problem, config: ImplicitConfig, work: Work) -> Iterator[tuple[ImplicitConfig, Work]]:
@@ -344,12 +347,3 @@ def _cuts(g: Geometry, p: Problem, config: ImplicitConfig, work: Work) -> Iterat
         if work.ctas * split > work.resident or work.steps // split < gemms.LEAST_SPLIT_STEPS:
             return
         yield replace(config, split=split), work._replace(cuts=split, ctas=work.ctas * split)
-
-
-def _resident(p: Problem, spec: GpuSpec, config: ImplicitConfig, inner: Inner) -> int:
-    """CTAs that the chip holds at once; at least 1, so that what does not fit is refused with its reason."""
-    used = threadblock.registers(p, config, inner)
-    if used > spec.sm.max_registers_per_thread:
-        return 1
-    size = threadblock.operand_bytes(p, config, inner)
-    return max(1, threadblock.resident_ctas(spec, config.warps, used, size))

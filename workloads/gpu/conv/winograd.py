@@ -39,7 +39,9 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention.compose import on_tensors
+from workloads.gpu.configuration import Configuration
 from workloads.gpu.gemm import choose as gemms
+from workloads.gpu.gemm import simt
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.pointwise import lanes
@@ -61,7 +63,7 @@ OTHER_INSTRUCTIONS = 24
 
 
 @dataclass(frozen=True)
-class WinogradConfig:
+class WinogradConfig(Configuration):
     """outputs: rows and columns of results of a tile. product: the schedule of the batched product."""
 
     outputs: int
@@ -180,7 +182,7 @@ def candidates(op: Conv2d, spec: GpuSpec, tiles: Collection[str] = ()) -> list[t
         return []
     g = Geometry(op)
     named = [
-        SimtConfig(tile_m, tile_n, gemms.SIMT_STEP_BYTES // DTYPE_BYTES["fp32"], warp_m, warp_n)
+        SimtConfig(tile_m, tile_n, simt.STEP_BYTES // DTYPE_BYTES["fp32"], warp_m, warp_n)
         for tile_m, tile_n, warp_m, warp_n in gemms.SIMT_TILES
         if f"{tile_m}x{tile_n}" in tiles
     ]

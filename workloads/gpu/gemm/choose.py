@@ -6,16 +6,19 @@ order of the configurations' text, so that the choice is the same everywhere.
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
 
-from arch.digits import whole_number
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.gemm import deepgemm, gemv, library, marlin, mma, nvjet, simt, splitk, threadblock, triton, wgmma
+from workloads.gpu.configuration import class_of
+from workloads.gpu.gemm import deepgemm, library, marlin, mma, nvjet, simt, splitk, triton, wgmma
+from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.gemv import GemvConfig
@@ -23,6 +26,7 @@ from workloads.gpu.gemm.marlin import MarlinConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div, problem
 from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.gpu.select import Choice
@@ -30,7 +34,8 @@ from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
 
-Config = WgmmaConfig | MmaConfig | SimtConfig | GemvConfig
+Config = Any
+CLASSES: tuple[type[GemmConfig], ...] = (WgmmaConfig, MmaConfig, MarlinConfig, TritonConfig, SimtConfig, GemvConfig)
 
 SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
@@ -120,8 +125,6 @@ FP64_TILES = (
 FP64_STAGES = 3
 SMALL_STAGES = 2
 SMALL_STEP_BYTES = 256
-MMA_STEP_BYTES = 64
-"""Bytes of k in one stage; twice as many are tried too."""
 
 SIMT_TILES = (
     # (tile m, tile n, warp m, warp n): 8x8 results a thread where the tile has room for them
@@ -135,8 +138,6 @@ share k, is not here, and nothing in its tile: its warps would do 16x16 each."""
 SGEMM_SPLITS = (*range(1, 13), 16, 24, 32, 64, 128)
 """Pieces of k of products in fp32: 4096 x 64 x 4096 takes 174 us on V100, which five pieces of 32 tiles (twice its 80
 SMs) reach, and four or six do not."""
-SIMT_STEP_BYTES = 64
-"""Bytes of k in one buffer: 16 fp32. Compiled kernels have 8 or 16; with 8, barriers are twice as many."""
 
 GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 
@@ -156,8 +157,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     words = schedule.split()
     if len(words) > 1:
         config = parse(schedule, p, spec)
-        _check(p, spec, config)
-        return Choice(config, [(config, estimate_ps(_work(p, spec, f, config), f))])
+        config.check(p, spec)
+        return Choice(config, [(config, estimate_ps(config.work(p, spec, f), f))])
     if schedule in (library.SCHEDULE, library.TUNED):
         if _on_nvjet(p, spec):
             return _of_nvjet(p, spec, f, tuned=schedule == library.TUNED)
@@ -167,19 +168,17 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         near = hint(schedule, KINDS)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
     found = list(_candidates(p, spec, f, names, of_library=schedule == library.SCHEDULE))
-    ranked = sorted(
-        ((estimate_ps(work, f), config) for config, work in found), key=lambda item: (item[0], str(item[1]))
-    )
+    ranked = by_time((estimate_ps(work, f), config) for config, work in found)
     most = RUNNERS_UP
     if schedule == library.SCHEDULE and all(library.has_rule(spec, config) for config, _ in found):
-        ranked, most = _as_the_library(p, f, found), 1
+        ranked, most = iter(_as_the_library(p, f, found)), 1
     elif schedule == library.SCHEDULE and p.dtype in XMMA_FORMATS and spec.tma is not None:
-        ranked, most = _as_xmma(p, f, found), 1
+        ranked, most = iter(_as_xmma(p, f, found)), 1
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
     for time_ps, config in ranked:
         try:
-            _check(p, spec, config)
+            config.check(p, spec)
         except InputError as error:
             refused = refused or error
             continue
@@ -189,6 +188,18 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if not best:
         raise refused or _no_candidate(p, spec, schedule)
     return Choice(best[0][0], best)
+
+
+def parse(text: str, p: Problem, spec: GpuSpec) -> Any:
+    """The configuration that `text` describes; what it leaves out is filled in for `p`. InputError for a wrong word."""
+    return class_of(text, CLASSES).of(text, p, spec)
+
+
+def by_time(found: Iterable[tuple[int, Config]]) -> Iterator[tuple[int, Config]]:
+    """Configurations with their times, the fastest first; of equal ones by their text."""
+    ordered = sorted(found, key=itemgetter(0))
+    for _, equal in itertools.groupby(ordered, key=itemgetter(0)):
+        yield from sorted(equal, key=lambda item: str(item[1]))
 
 
 def _on_nvjet(p: Problem, spec: GpuSpec) -> bool:
@@ -205,11 +216,11 @@ def _of_nvjet(p: Problem, spec: GpuSpec, f: Figures, *, tuned: bool) -> Choice:
     found: list[tuple[Config, int]] = []
     for config in nvjet.configurations(p, spec, nvjet.NAMED if tuned else nvjet.TRIED):
         try:
-            wgmma.check(p, spec, config)
+            config.check(p, spec)
         except InputError as error:
             refused = refused or error
             continue
-        found.append((config, estimate_ps(_work(p, spec, f, config), f)))
+        found.append((config, estimate_ps(config.work(p, spec, f), f)))
         if not tuned:
             break
     if not found:
@@ -230,23 +241,19 @@ def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]
     order = [
         (library.loads_ps(p, config, work, f), -min(config.tile_k, p.k), estimate_ps(work, f), str(config), config)
         for config, work in found
-        if isinstance(config, MmaConfig) and library.has(p, config)
+        if library.has(p, config)
     ]
     return [(time_ps, config) for *_, time_ps, _, config in sorted(order, key=lambda item: item[:4])]
-
-
-def _tile(config: MmaConfig) -> tuple[int, int, int]:
-    return config.tile_m, config.tile_n, config.tile_k
 
 
 def _of_few_rows(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
     """The library's kernel for few rows, with its estimate."""
     ranked: list[tuple[int, Config]] = []
     for config, work in found:
-        if isinstance(config, MmaConfig) and config.split == 1 and _tile(config) == library.FEW_ROWS_TILE:
+        if config.split == 1 and (config.tile_m, config.tile_n, config.tile_k) == library.FEW_ROWS_TILE:
             pieces = library.pieces_of_a_step(p)
             if pieces > 1:
-                config = dataclasses.replace(config, split=pieces, reduce=True)
+                config = replace(config, split=pieces, reduce=True)
                 work = splitk.work(work, p, f, pieces, config.warp_n)
             ranked.append((estimate_ps(work, f), config))
     return ranked
@@ -255,38 +262,7 @@ def _of_few_rows(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -
 def _as_xmma(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
     """Kernels for tf32 that the library takes on Hopper, with their estimates, the fastest first."""
     taken = [(c, w) for c, w in found if library.has_tf32(p, c, w)]
-    ranked = ((estimate_ps(work, f), config) for config, work in taken or found)
-    return sorted(ranked, key=lambda item: (item[0], str(item[1])))
-
-
-@register("gemm", "gpu", "without")
-def without(config: Config, mechanism: str) -> str:
-    """The schedule that is left without a mechanism of wgmma kernels; the same where it does not use it."""
-    if not isinstance(config, WgmmaConfig):
-        return str(config)
-    match mechanism:
-        case "pingpong":
-            left = dataclasses.replace(config, pingpong=False)
-        case "multicast":
-            left = dataclasses.replace(config, cluster_m=1, cluster_n=1)
-        case "wgmma":
-            return MmaConfig.schedule
-        case "tma":
-            left = dataclasses.replace(config, tma=False, cluster_m=1, cluster_n=1)
-        case "warp_specialization":
-            left = dataclasses.replace(_by_rows(config), specialized=False, pingpong=False)
-        case _:
-            raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
-    return str(dataclasses.replace(left, stages=max(left.stages, wgmma.least_stages(left))))
-
-
-def _by_rows(config: WgmmaConfig) -> WgmmaConfig:
-    """The nearest tile that warpgroups share by rows."""
-    if not config.columns:
-        return config
-    return dataclasses.replace(
-        config, columns=False, tile_m=64 if config.tile_m == 64 else 128, tile_n=min(256, config.tile_n)
-    )
+    return list(by_time((estimate_ps(work, f), config) for config, work in taken or found))
 
 
 def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
@@ -304,9 +280,9 @@ def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
     formats, units = [d for d in DTYPE_BYTES if _units(spec, d)], _units(spec, p.dtype)
     try:
         if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
-            wgmma.check(p, spec, WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2))
+            WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2).check(p, spec)
         if schedule == "gemv" and units:
-            gemv.check(p, spec, GemvConfig())
+            GemvConfig().check(p, spec)
     except InputError as error:
         return error
     if schedule in SCALED:
@@ -324,52 +300,6 @@ def _units(spec: GpuSpec, dtype: str) -> list[str]:
     return units
 
 
-def _check(p: Problem, spec: GpuSpec, config: Config) -> None:
-    match config:
-        case WgmmaConfig():
-            wgmma.check(p, spec, config)
-        case TritonConfig():
-            triton.check(p, spec, config)
-        case MarlinConfig():
-            marlin.check(p, spec, config)
-        case MmaConfig():
-            mma.check(p, spec, config)
-        case SimtConfig():
-            simt.check(p, spec, config)
-        case GemvConfig():
-            gemv.check(p, spec, config)
-
-
-def _work(p: Problem, spec: GpuSpec, f: Figures, config: Config) -> Work:
-    match config:
-        case WgmmaConfig():
-            rates = wgmma.Rates.of(spec, p.dtype)
-            assert rates is not None
-            return wgmma.work(p, f, config, rates, wgmma.ctas_per_sm(p, config, spec))
-        case MarlinConfig():
-            core = mma.inner(p, spec, config)
-            return marlin.work(p, f, config, core, _resident(p, spec, config, core))
-        case MmaConfig():
-            core = mma.inner(p, spec, config)
-            return mma.work(p, f, config, core, _resident(p, spec, config, core))
-        case SimtConfig():
-            vector = simt.inner(p, spec, config)
-            return simt.work(p, f, config, vector, _resident(p, spec, config, vector))
-        case GemvConfig():
-            return gemv.work(p, f, config, _resident_gemv(p, spec, config))
-
-
-def _resident(p: Problem, spec: GpuSpec, config: threadblock.ThreadblockConfig, inner: threadblock.Inner) -> int:
-    registers = threadblock.registers(p, config, inner)
-    if registers > spec.sm.max_registers_per_thread:
-        return 0
-    return threadblock.resident_ctas(spec, config.warps, registers, threadblock.operand_bytes(p, config, inner))
-
-
-def _resident_gemv(p: Problem, spec: GpuSpec, config: GemvConfig) -> int:
-    return threadblock.resident_ctas(spec, config.warps, gemv.registers(p, config), 0)
-
-
 def _candidates(
     p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...], of_library: bool = False
 ) -> Iterator[tuple[Config, Work]]:
@@ -385,9 +315,7 @@ def _candidates(
     specialised = on_tensor_cores = False
     if "wgmma" in names:
         for found in _wgmma_candidates(p, spec, f):
-            config = found[0]
-            on_nvjet = isinstance(config, WgmmaConfig) and not wgmma.through_registers(p, config)
-            specialised |= on_nvjet and p.dtype not in XMMA_FORMATS
+            specialised |= p.dtype not in XMMA_FORMATS and not wgmma.through_registers(p, found[0])
             on_tensor_cores = True
             yield found
     # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
@@ -406,17 +334,16 @@ def _candidates(
         yield from _vector_candidates(p, spec, f)
     elif "triton" in names:
         for config in triton.configs():
-            core = mma.inner(p, spec, config)
-            resident = _resident(p, spec, config, core)
-            if resident:
-                yield config, mma.work(p, f, config, core, resident)
+            work = config.work(p, spec, f)
+            if work.resident:
+                yield config, work
     alone = names == ("gemv",) or not on_tensor_cores
     if "gemv" in names and alone and min(p.m, p.n) == 1 and _units(spec, p.dtype) and p.acc in ADDS:
         for warps, rows, unroll in GEMV_SHAPES:
             vector = GemvConfig(warps, rows, unroll)
-            resident = _resident_gemv(p, spec, vector)
-            if resident:
-                yield vector, gemv.work(p, f, vector, resident)
+            work = vector.work(p, spec, f)
+            if work.resident:
+                yield vector, work
 
 
 def _splits(counts: Sequence[int], work: Work, most: int, waves: bool) -> Iterator[int]:
@@ -430,8 +357,14 @@ def _splits(counts: Sequence[int], work: Work, most: int, waves: bool) -> Iterat
 
 
 def _with_cuts(
-    p: Problem, f: Figures, config: Config, work: Work, stream_k: bool, waves: bool = False
-) -> Iterator[tuple[Config, Work]]:
+    p: Problem,
+    f: Figures,
+    config: ThreadblockConfig,
+    work: Work,
+    stream_k: bool,
+    waves: bool = False,
+    counts: Sequence[int] = SPLITS,
+) -> Iterator[tuple[ThreadblockConfig, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
     Stream-K (Osama et al. 2023) is for machines with TMA, whose kernels here add the pieces themselves; the libraries
@@ -443,20 +376,15 @@ def _with_cuts(
         return
     older = f.tma_latency > 0 and not stream_k and p.dtype in XMMA_FORMATS
     least = SM80_LEAST_PIECE if older else library.LEAST_PIECE if waves else LEAST_PIECE
-    fp32 = isinstance(config, SimtConfig) and simt.multiplied(p.dtype, p.acc) == "fp32"
-    counts = SM80_SPLITS if older else SGEMM_SPLITS if fp32 else SPLITS
+    counts = SM80_SPLITS if older else counts
     for split in _splits(counts, work, p.k if stream_k else p.k // least, waves):
-        cut = dataclasses.replace(config, split=split)  # type: ignore[call-arg, arg-type]
+        cut = replace(config, split=split)
         if stream_k:
             yield cut, work._replace(cuts=split, ctas=work.ctas * split)
         else:
-            columns = config.warp_n  # type: ignore[union-attr]
-            yield dataclasses.replace(cut, reduce=True), splitk.work(work, p, f, split, columns)  # type: ignore[arg-type]
+            yield replace(cut, reduce=True), splitk.work(work, p, f, split, config.warp_n)
     if stream_k and work.ctas > work.resident and work.ctas % work.resident:
-        yield (
-            dataclasses.replace(config, stream_k=True),  # type: ignore[call-arg, arg-type]
-            work._replace(stream=True),
-        )
+        yield replace(config, stream_k=True), work._replace(stream=True)
 
 
 def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, bool]]:
@@ -500,7 +428,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
                     continue
                 if tile_n % (8 * cluster_m):
                     continue
-                clustered = dataclasses.replace(config, cluster_m=cluster_m, cluster_n=cluster_n, stages=stages)
+                clustered = replace(config, cluster_m=cluster_m, cluster_n=cluster_n, stages=stages)
                 work = wgmma.work(p, f, clustered, rates, wgmma.ctas_per_sm(p, clustered, spec))
                 # No GPC has as many SMs as the cluster has CTAs; or the second consumer never has a tile, where kernels
                 # exist in which it has a part of one.
@@ -521,11 +449,11 @@ def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) 
     for tile_m, tile_n in XMMA_TILES_K_MAJOR if p.a.k_major and p.b.k_major else XMMA_TILES:
         alone = tile_m * tile_n <= XMMA_ALONE
         config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=alone, swap=swap)
-        config = dataclasses.replace(config, stages=min(MOST_STAGES, wgmma.max_stages(p, config, spec)))
+        config = replace(config, stages=min(MOST_STAGES, wgmma.max_stages(p, config, spec)))
         for cluster in XMMA_CLUSTERS:
             if cluster > 1 and tile_m * cluster >= 2 * (p.n if swap else p.m):
                 continue
-            clustered = dataclasses.replace(config, cluster_m=cluster)
+            clustered = replace(config, cluster_m=cluster)
             work = wgmma.work(p, f, clustered, rates)
             if work.resident:
                 yield clustered, work
@@ -536,7 +464,7 @@ def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Co
     """Pieces of k of one matrix, which the kernel adds itself (`segment_k_on`)."""
     if p.acc in ADDS and p.batch == 1:
         for split in _splits(SPLITS, work, p.k // XMMA_LEAST_PIECE, False):
-            cut = dataclasses.replace(config, split=split)
+            cut = replace(config, split=split)
             yield cut, work._replace(cuts=split, ctas=work.ctas * split)
 
 
@@ -548,8 +476,8 @@ def _wgmma_cuts(
     if p.acc not in ADDS:
         return
     for split in _splits(SPLITS, work, p.k, False):
-        cut = dataclasses.replace(config, split=split, reduce=True)
-        cut = dataclasses.replace(cut, stages=min(config.stages, wgmma.max_stages(p, cut, spec)))
+        cut = replace(config, split=split, reduce=True)
+        cut = replace(cut, stages=min(config.stages, wgmma.max_stages(p, cut, spec)))
         if cut.stages >= 2:
             yield cut, wgmma.work(p, f, cut, rates)
 
@@ -563,7 +491,7 @@ def _scaled_candidates(
         return
     block = SCALE_BLOCK
     vllm = WgmmaConfig(block, block, block, cluster_n=2)
-    vllm = dataclasses.replace(vllm, stages=min(MOST_STAGES, wgmma.max_stages(p, vllm, spec)))
+    vllm = replace(vllm, stages=min(MOST_STAGES, wgmma.max_stages(p, vllm, spec)))
     found = (vllm if name == "vllm" else deepgemm.configuration(p, spec, name) for name in libraries)
     for config in dict.fromkeys(found):
         work = wgmma.work(p, f, config, rates)
@@ -577,9 +505,9 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, waves: bool) -> Itera
     core = mma.TensorCore(spec, p.dtype, copy)
     older = spec.tma is not None and p.dtype in XMMA_FORMATS
     for config in _sm80_tiles() if older else _mma_tiles(p.dtype, copy):
-        resident = _resident(p, spec, config, core)
+        resident = config.resident(p, spec, core)
         if resident:
-            work, streams = mma.work(p, f, config, core, resident), spec.tma is not None and not older
+            work, streams = config.counts(p, f, core, resident), spec.tma is not None and not older
             yield from _with_cuts(p, f, config, work, streams, waves and asynchronous and not streams)
 
 
@@ -608,11 +536,10 @@ def _vector_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[
     if not simt.available(spec, p.dtype, p.acc):
         return
     for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
-        config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
-        vector = simt.inner(p, spec, config)
-        resident = _resident(p, spec, config, vector)
-        if resident:
-            yield config, simt.work(p, f, config, vector, resident)
+        config = SimtConfig(tile_m, tile_n, simt.STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
+        work = config.work(p, spec, f)
+        if work.resident:
+            yield config, work
 
 
 def _marlin_candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...]) -> Iterator[tuple[Config, Work]]:
@@ -623,10 +550,9 @@ def _marlin_candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, 
     if "mma" not in _units(spec, p.dtype):
         return
     for config in marlin.configs():
-        core = mma.inner(p, spec, config)
-        resident = _resident(p, spec, config, core)
-        if resident:
-            yield from _with_cuts(p, f, config, marlin.work(p, f, config, core, resident), True)
+        work = config.work(p, spec, f)
+        if work.resident:
+            yield from _with_cuts(p, f, config, work, True)
 
 
 def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
@@ -634,18 +560,18 @@ def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
     width = DTYPE_BYTES[dtype]
     if copy == "ldg":
         for tile_m, tile_n, warp_m, warp_n, _ in MMA_TILES:
-            yield MmaConfig(tile_m, tile_n, MMA_STEP_BYTES // width, warp_m, warp_n, 2, copy)
+            yield MmaConfig(tile_m, tile_n, mma.STEP_BYTES // width, warp_m, warp_n, 2, copy)
         return
     if dtype == "fp64":
         for tile_m, tile_n, warp_m, warp_n in FP64_TILES:
-            yield MmaConfig(tile_m, tile_n, 2 * MMA_STEP_BYTES // width, warp_m, warp_n, FP64_STAGES, copy)
+            yield MmaConfig(tile_m, tile_n, 2 * mma.STEP_BYTES // width, warp_m, warp_n, FP64_STAGES, copy)
         return
     if dtype not in WITHOUT_ASYNCHRONOUS_TILES:
         for tile_m, tile_n, step_bytes, warp_m, warp_n, stages in ASYNCHRONOUS_TILES:
             yield MmaConfig(tile_m, tile_n, step_bytes // width, warp_m, warp_n, stages, copy)
     for tile_m, tile_n, warp_m, warp_n, stages in MMA_TILES:
         for steps in (1, 2):
-            tile_k = steps * MMA_STEP_BYTES // width
+            tile_k = steps * mma.STEP_BYTES // width
             yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps), copy)
     for tile_m, tile_n, warp_m, warp_n in SMALL_TILES:
         yield MmaConfig(tile_m, tile_n, SMALL_STEP_BYTES // width, warp_m, warp_n, SMALL_STAGES, copy)
@@ -654,102 +580,7 @@ def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     fp32 = simt.multiplied(p.dtype, p.acc) == "fp32"
     for tile_m, tile_n, warp_m, warp_n in SGEMM_TILES if fp32 else SIMT_TILES:
-        config = SimtConfig(tile_m, tile_n, SIMT_STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
-        vector = simt.inner(p, spec, config)
-        resident = _resident(p, spec, config, vector)
-        if resident:
-            yield from _with_cuts(p, f, config, simt.work(p, f, config, vector, resident), spec.tma is not None)
-
-
-# ---------------------------------------------------------------------------------------------- configurations as text
-
-_FLAGS = {
-    "pingpong": "pingpong",
-    "columns": "columns",
-    "flat": "flat",
-    "promote": "promote",
-    "swap": "swap",
-    "reduce": "reduce",
-    "stream-k": "stream_k",
-}
-_NUMBERS = {
-    "stages": "stages",
-    "group": "group",
-    "split": "split",
-    "warps": "warps",
-    "rows": "rows",
-    "unroll": "unroll",
-}
-
-
-def parse(text: str, p: Problem, spec: GpuSpec) -> Config:
-    """The configuration that `text` describes; what it leaves out is filled in for `p`.
-
-    Raises InputError naming the word that is wrong.
-    """
-    name, *words = text.split()
-    where = f"schedule={text}"
-    classes: dict[str, type[Config]] = {
-        "wgmma": WgmmaConfig,
-        "mma": MmaConfig,
-        "marlin": MarlinConfig,
-        "triton": TritonConfig,
-        "simt": SimtConfig,
-        "gemv": GemvConfig,
-    }
-    if name not in classes:
-        raise InputError(f"{where}: {name} is no schedule; one of {', '.join(classes)}")
-    fields: dict[str, int | bool | str] = {}
-    rest = iter(words)
-    for word in rest:
-        if re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){1,2}", word):
-            fields |= dict(zip(("tile_m", "tile_n", "tile_k"), map(int, word.split("x")), strict=False))
-        elif word in ("cluster", "warp"):
-            pair = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", next(rest, ""))
-            if pair is None:
-                raise InputError(f"{where}: {word} needs two numbers, such as {word} 2x1")
-            fields |= {f"{word}_m": int(pair[1]), f"{word}_n": int(pair[2])}
-        elif word in _NUMBERS:
-            value = next(rest, "")
-            number = whole_number(value)
-            if number is None:
-                raise InputError(f"{where}: {word} needs a number, such as {word} 4")
-            fields[_NUMBERS[word]] = number
-        elif word in _FLAGS:
-            fields[_FLAGS[word]] = True
-        elif word == "one-tile":
-            fields["persistent"] = False
-        elif word == "unspecialized":
-            fields["specialized"] = False
-        elif word == "cp.async" and classes[name] is WgmmaConfig:
-            fields["tma"] = False
-        elif word in ("ldg", "cp.async"):
-            fields["copy"] = word
-        else:
-            raise InputError(f"{where}: {word} is no word of a {name} configuration")
-    return _complete(classes[name], fields, p, spec, where)
-
-
-def _complete(cls: type[Config], fields: dict[str, int | bool | str], p: Problem, spec: GpuSpec, where: str) -> Config:
-    """Fills in the k step, warp tiles and stages."""
-    known = {f.name for f in dataclasses.fields(cls)}
-    if unknown := [key for key in fields if key not in known]:
-        raise InputError(f"{where}: {unknown[0]} does not belong to {cls.schedule}")
-    if cls is not GemvConfig and "tile_n" not in fields:
-        raise InputError(f"{where}: the tile is missing, such as {cls.schedule} 128x128")
-    width = DTYPE_BYTES[p.dtype]
-    if cls is WgmmaConfig:
-        fields.setdefault("tile_k", wgmma.STEP_BYTES // width)
-        if "stages" not in fields:
-            draft = WgmmaConfig(**{**fields, "stages": 1})  # type: ignore[arg-type]
-            fields["stages"] = max(1, wgmma.max_stages(p, draft, spec))
-    elif cls is not GemvConfig:
-        tensor = cls is not SimtConfig
-        step = MMA_STEP_BYTES if tensor else SIMT_STEP_BYTES
-        fields.setdefault("tile_k", step // width)
-        fields.setdefault("warp_m", min(64 if tensor else 32, int(fields["tile_m"])))
-        fields.setdefault("warp_n", min(64, int(fields["tile_n"])))
-        if tensor and spec.cp_async is not None and "copy" not in fields:
-            fields["copy"] = "cp.async"
-        fields.setdefault("stages", 3 if fields.get("copy") == "cp.async" else 2)
-    return cls(**fields)  # type: ignore[arg-type]
+        config = SimtConfig(tile_m, tile_n, simt.STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
+        work = config.work(p, spec, f)
+        if work.resident:
+            yield from _with_cuts(p, f, config, work, spec.tma is not None, counts=SGEMM_SPLITS if fp32 else SPLITS)

@@ -28,8 +28,11 @@ from sim.gpu.language import (
     View,
 )
 from workloads.gpu import overhead
+from workloads.gpu.configuration import Word
+from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import Figures, Work
 from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_groups, without_scales, zeros
+from workloads.gpu.gemm.threadblock import resident_ctas
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -44,7 +47,7 @@ MAX_UNROLL = 5
 
 
 @dataclass(frozen=True)
-class GemvConfig:
+class GemvConfig(GemmConfig):
     """warps: of a CTA. rows: results of a warp (k contiguous) or matrix rows that a warp loads at once. unroll: steps
     in flight."""
 
@@ -53,9 +56,67 @@ class GemvConfig:
     unroll: int = 4
 
     schedule: ClassVar[str] = "gemv"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("warps"), Word.number("rows"), Word.number("unroll"))
 
-    def __str__(self) -> str:
-        return f"gemv warps {self.warps} rows {self.rows} unroll {self.unroll}"
+    def check(self, p: Problem, spec: GpuSpec) -> None:
+        """InputError if the problem is no matrix-vector product or the configuration does not fit."""
+        if min(p.m, p.n) != 1:
+            raise InputError(f"schedule={self}: needs m = 1 or n = 1, got m={p.m} n={p.n}; nearest: mma or simt")
+        without_scales(p, f"schedule={self}")
+        if not spec.peak_flops(p.dtype):
+            raise InputError(f"schedule={self}: {spec.name} does not multiply {p.dtype}; nearest: dtype=fp32")
+        without_groups(p, f"schedule={self}")
+        if p.op.finished:
+            raise InputError(f"schedule={self}: it has neither an epilogue nor scales; nearest: mma or simt")
+        if p.op.adds:
+            raise InputError(f"schedule={self}: beta=1 is not available; nearest: mma or simt")
+        if self.warps < 1 or self.warps * WARP_SIZE > spec.sm.max_threads_per_cta:
+            raise InputError(f"schedule={self}: warps must be 1 to {spec.sm.max_threads_per_cta // WARP_SIZE}")
+        if self.rows < 1 or self.unroll < 1:
+            raise InputError(f"schedule={self}: rows and unroll must be at least 1")
+        if self.unroll > MAX_UNROLL:
+            raise InputError(f"schedule={self}: unroll is at most {MAX_UNROLL}, a warp names twelve register tiles")
+        used = registers(p, self)
+        if used > spec.sm.max_registers_per_thread:
+            raise InputError(
+                f"schedule={self}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; "
+                f"nearest: unroll {max(1, self.unroll // 2)}"
+            )
+
+    def work(self, p: Problem, spec: GpuSpec, f: Figures) -> Work:
+        """Counts for the estimate: a k step is one round of loads of every warp."""
+        matrix, _ = matrix_and_vector(p)
+        resident = resident_ctas(spec, self.warps, registers(p, self), 0)
+        chunk, width = _chunk(p), DTYPE_BYTES[p.dtype]
+        if matrix.k_major:
+            ctas, steps = ceil_div(matrix.rows, self.rows * self.warps) * p.batch, ceil_div(p.k, chunk * self.unroll)
+        else:
+            ctas, steps = ceil_div(matrix.rows, chunk) * p.batch, ceil_div(p.k, self.warps * self.rows * self.unroll)
+        step_bytes = self.warps * self.rows * self.unroll * chunk * width
+        elements = step_bytes // width // WARP_SIZE
+        return Work(
+            tiles=ctas,
+            steps=steps,
+            ctas=ctas,
+            resident=resident,
+            persistent=False,
+            busy=ceil_div(3 * elements, f.sub_cores),
+            bubble=f.load_latency,
+            unicast_bytes=step_bytes,
+            received_bytes=step_bytes,
+            requested_bytes=step_bytes,
+            ahead=1,
+            latency=f.load_latency,
+            epilogue=5 * f.shared_latency,
+            overlapped=False,
+            store_bytes=self.warps * self.rows * DTYPE_BYTES[p.out],
+            cuts=1,
+            stream=False,
+            partial_bytes=0,
+            operand_bytes=p.batch * p.k * (p.m + p.n) * width,
+            round_bytes=0,
+            result_bytes=p.batch * p.m * p.n * DTYPE_BYTES[p.out],
+        )
 
 
 def matrix_and_vector(p: Problem) -> tuple[Operand, Operand]:
@@ -71,32 +132,6 @@ def _dot(acc: np.ndarray, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
 def _sum(_: np.ndarray, parts: np.ndarray) -> np.ndarray:
     """The sum over warps of (warps, rows), as a column."""
     return parts.sum(axis=0, keepdims=True).T
-
-
-def check(p: Problem, spec: GpuSpec, config: GemvConfig) -> None:
-    """InputError if the problem is no matrix-vector product or the configuration does not fit."""
-    if min(p.m, p.n) != 1:
-        raise InputError(f"schedule={config}: needs m = 1 or n = 1, got m={p.m} n={p.n}; nearest: mma or simt")
-    without_scales(p, f"schedule={config}")
-    if not spec.peak_flops(p.dtype):
-        raise InputError(f"schedule={config}: {spec.name} does not multiply {p.dtype}; nearest: dtype=fp32")
-    without_groups(p, f"schedule={config}")
-    if p.op.finished:
-        raise InputError(f"schedule={config}: it has neither an epilogue nor scales; nearest: mma or simt")
-    if p.op.adds:
-        raise InputError(f"schedule={config}: beta=1 is not available; nearest: mma or simt")
-    if config.warps < 1 or config.warps * WARP_SIZE > spec.sm.max_threads_per_cta:
-        raise InputError(f"schedule={config}: warps must be 1 to {spec.sm.max_threads_per_cta // WARP_SIZE}")
-    if config.rows < 1 or config.unroll < 1:
-        raise InputError(f"schedule={config}: rows and unroll must be at least 1")
-    if config.unroll > MAX_UNROLL:
-        raise InputError(f"schedule={config}: unroll is at most {MAX_UNROLL}, a warp names twelve register tiles")
-    used = registers(p, config)
-    if used > spec.sm.max_registers_per_thread:
-        raise InputError(
-            f"schedule={config}: {used} registers a thread, {spec.name} has {spec.sm.max_registers_per_thread}; "
-            f"nearest: unroll {max(1, config.unroll // 2)}"
-        )
 
 
 def _vector_bytes(p: Problem) -> int:
@@ -118,7 +153,7 @@ def registers(p: Problem, config: GemvConfig) -> int:
 def build(op: Gemm, spec: GpuSpec, config: GemvConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     matrix, _ = matrix_and_vector(p)
     kernel = _along_k(p, config) if matrix.k_major else _along_rows(p, config)
     return Program(str(op), (p.a.tensor, p.b.tensor, p.c), (kernel,), str(config), {"config": config})
@@ -223,38 +258,3 @@ def _along_rows(p: Problem, c: GemvConfig) -> Kernel:
             count = ceil_div(chunk * DTYPE_BYTES[p.out], WARP_SIZE * vector_out)
             r.stg(_result(p, CTA_Y, row, chunk), acc.whole, count, vector_bytes=vector_out)
     return k.build()
-
-
-def work(p: Problem, f: Figures, c: GemvConfig, resident: int) -> Work:
-    """Counts for the estimate: a k step is one round of loads of every warp."""
-    matrix, _ = matrix_and_vector(p)
-    chunk, width = _chunk(p), DTYPE_BYTES[p.dtype]
-    if matrix.k_major:
-        ctas, steps = ceil_div(matrix.rows, c.rows * c.warps) * p.batch, ceil_div(p.k, chunk * c.unroll)
-    else:
-        ctas, steps = ceil_div(matrix.rows, chunk) * p.batch, ceil_div(p.k, c.warps * c.rows * c.unroll)
-    step_bytes = c.warps * c.rows * c.unroll * chunk * width
-    elements = step_bytes // width // WARP_SIZE
-    return Work(
-        tiles=ctas,
-        steps=steps,
-        ctas=ctas,
-        resident=resident,
-        persistent=False,
-        busy=ceil_div(3 * elements, f.sub_cores),
-        bubble=f.load_latency,
-        unicast_bytes=step_bytes,
-        received_bytes=step_bytes,
-        requested_bytes=step_bytes,
-        ahead=1,
-        latency=f.load_latency,
-        epilogue=5 * f.shared_latency,
-        overlapped=False,
-        store_bytes=c.warps * c.rows * DTYPE_BYTES[p.out],
-        cuts=1,
-        stream=False,
-        partial_bytes=0,
-        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
-        round_bytes=0,
-        result_bytes=p.batch * p.m * p.n * DTYPE_BYTES[p.out],
-    )

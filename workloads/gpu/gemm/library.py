@@ -18,8 +18,12 @@ On Hopper its kernels are others (`nvjet`), and a family of its own is for tf32 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
+from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div
@@ -54,10 +58,10 @@ WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
 """Room for the sums of all pieces: what PyTorch gives the library on Ampere (`:4096:2:16:8`)."""
 
 
-def has_rule(spec: GpuSpec, config: object) -> bool:
+def has_rule(spec: GpuSpec, config: GemmConfig) -> bool:
     """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
     TMA."""
-    return spec.tma is None and isinstance(config, MmaConfig) and config.copy == "cp.async"
+    return spec.tma is None and config.asynchronous
 
 
 def is_for_few_rows(p: Problem) -> bool:
@@ -77,7 +81,7 @@ FEW_ROWS, SHORT_K = 512, 512
 VERY_FEW_ROWS, MANY_ROWS = 128, 4096
 
 
-def has_tf32(p: Problem, config: object, w: Work) -> bool:
+def has_tf32(p: Problem, config: GemmConfig, w: Work) -> bool:
     """Whether the library takes a kernel for tf32 on Hopper.
 
     By the names of the kernels that cuBLAS 13 ran for fitted shapes (`measured_kernels.csv`). Times of xla_matmul_table
@@ -94,15 +98,20 @@ def has_tf32(p: Problem, config: object, w: Work) -> bool:
       more than one wave have 64x128 in clusters of eight or more, with many rows 128x128. None of 8 with longer k
       and more than two waves of 64x128 has 64x128.
     """
-    rows, one_wave = min(p.m, p.n), w.tiles <= w.resident
-    if isinstance(config, MmaConfig):
-        if p.batch == 1 and rows <= VERY_FEW_ROWS:
-            return True
-        largest = 128 * 256 if p.k <= SHORT_K // 2 else 64 * 128 if p.k <= SHORT_K else 0
-        return one_wave and config.split == 1 and config.tile_m * config.tile_n <= largest
-    if not isinstance(config, WgmmaConfig) or (p.batch == 1 and rows <= VERY_FEW_ROWS):
+    return _TF32[config.schedule](p, config, w)
+
+
+def _tf32_by_mma(p: Problem, config: MmaConfig, w: Work) -> bool:
+    if p.batch == 1 and min(p.m, p.n) <= VERY_FEW_ROWS:
         return True
-    tile = config.tile_m, config.tile_n
+    largest = 128 * 256 if p.k <= SHORT_K // 2 else 64 * 128 if p.k <= SHORT_K else 0
+    return w.tiles <= w.resident and config.split == 1 and config.tile_m * config.tile_n <= largest
+
+
+def _tf32_by_wgmma(p: Problem, config: WgmmaConfig, w: Work) -> bool:
+    if p.batch == 1 and min(p.m, p.n) <= VERY_FEW_ROWS:
+        return True
+    tile, one_wave = (config.tile_m, config.tile_n), w.tiles <= w.resident
     if p.batch > 1:
         of_256 = ceil_div(p.n, 64) * ceil_div(p.m, 256) * p.batch
         narrow = 3 * of_256 < w.resident
@@ -121,6 +130,9 @@ def has_tf32(p: Problem, config: object, w: Work) -> bool:
     if p.k > SHORT_K:
         return tile != (64, 128) or w.tiles <= 2 * w.resident
     return tile == (64, 128) and config.cluster_m == 8 if p.m <= MANY_ROWS else config.cluster_m == 2
+
+
+_TF32: dict[str, Callable[[Problem, Any, Work], bool]] = {"mma": _tf32_by_mma, "wgmma": _tf32_by_wgmma}
 
 
 def has(p: Problem, config: MmaConfig) -> bool:

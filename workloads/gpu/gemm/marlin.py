@@ -20,12 +20,12 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.language import WARP, Expr, Op, Program, RegisterTile, RoleBuilder, View
-from workloads.gpu.gemm import mma, threadblock
+from workloads.gpu.gemm import threadblock
 from workloads.gpu.gemm.estimate import Figures, Work
 from workloads.gpu.gemm.mma import MmaConfig, TensorCore
 from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, Weights, ceil_div, problem, row_alignment
-from workloads.gpu.gemm.threadblock import WARP_SIZE, Copy, Writer
+from workloads.gpu.gemm.threadblock import WARP_SIZE, Copy, Inner, Writer
 from workloads.ops import Gemm
 from workloads.ops.gemm import WEIGHTS_K
 from workloads.registry import register
@@ -52,23 +52,37 @@ class MarlinConfig(MmaConfig):
     schedule: ClassVar[str] = "marlin"
     core: ClassVar[type[TensorCore]] = MarlinCore
 
+    def check(self, p: Problem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        if p.group_scales is None:
+            raise InputError(f"{where}: its weights have 4 or 8 bits; weights=int4 or int8, or schedule=mma")
+        if self.tile_k != WEIGHTS_K or self.copy != "cp.async":
+            raise InputError(f"{where}: a step has {WEIGHTS_K} of k and comes by cp.async; nearest: tile k {WEIGHTS_K}")
+        threadblock.check(p, spec, self, self.inner(p, spec), where)
 
-def check(p: Problem, spec: GpuSpec, config: MarlinConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config}"
-    if p.group_scales is None:
-        raise InputError(f"{where}: its weights have 4 or 8 bits; weights=int4 or int8, or schedule=mma")
-    if config.tile_k != WEIGHTS_K or config.copy != "cp.async":
-        raise InputError(f"{where}: a step has {WEIGHTS_K} of k and comes by cp.async; nearest: tile k {WEIGHTS_K}")
-    threadblock.check(p, spec, config, mma.inner(p, spec, config), where)
+    def counts(self, p: Problem, f: Figures, inner: Inner, resident: int) -> Work:
+        """Counts for the estimate."""
+        assert isinstance(p.b, Weights)
+        plain = super().counts(p, f, inner, resident)
+        width = DTYPE_BYTES[p.dtype]
+        step = self.tile_m * self.tile_k * width + self.tile_n * p.b.bytes_of(self.tile_k)
+        dequantise = sum(count for _, count in _dequantise(p.b.bits, p.dtype, self.warp_n * self.tile_k))
+        busy = max(plain.busy, plain.busy // 2 + dequantise * ceil_div(self.warps, f.sub_cores))
+        stored = p.k * p.m * width + p.n * p.b.bytes_of(p.k)
+        round_bytes = plain.round_bytes * step // ((self.tile_m + self.tile_n) * self.tile_k * width)
+        return plain._replace(
+            busy=busy, unicast_bytes=step, received_bytes=step, requested_bytes=step, operand_bytes=stored,
+            round_bytes=round_bytes,
+        )  # fmt: skip
 
 
 @register("gemm", "gpu", "marlin")
 def build(op: Gemm, spec: GpuSpec, config: MarlinConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
     p = problem(op)
-    check(p, spec, config)
-    writer = _Writer(p, spec, config, mma.inner(p, spec, config))
+    config.check(p, spec)
+    writer = _Writer(p, spec, config, config.inner(p, spec))
     assert p.group_scales is not None
     tensors = [p.a.tensor, p.b.tensor, p.group_scales, *p.finish, p.c]
     if writer.partials is not None:
@@ -82,22 +96,6 @@ def configs() -> Iterator[MarlinConfig]:
         yield MarlinConfig(tile_m, tile_n, WEIGHTS_K, warp_m, warp_n, STAGES, "cp.async")
 
 
-def work(p: Problem, f: Figures, c: MarlinConfig, core: TensorCore, resident: int) -> Work:
-    """Counts for the estimate."""
-    assert isinstance(p.b, Weights)
-    plain = mma.work(p, f, c, core, resident)
-    width = DTYPE_BYTES[p.dtype]
-    step = c.tile_m * c.tile_k * width + c.tile_n * p.b.bytes_of(c.tile_k)
-    dequantise = sum(count for _, count in _dequantise(p.b.bits, p.dtype, c.warp_n * c.tile_k))
-    busy = max(plain.busy, plain.busy // 2 + dequantise * ceil_div(c.warps, f.sub_cores))
-    stored = p.k * p.m * width + p.n * p.b.bytes_of(p.k)
-    round_bytes = plain.round_bytes * step // ((c.tile_m + c.tile_n) * c.tile_k * width)
-    return plain._replace(
-        busy=busy, unicast_bytes=step, received_bytes=step, requested_bytes=step, operand_bytes=stored,
-        round_bytes=round_bytes,
-    )  # fmt: skip
-
-
 def _dequantise(bits: int, dtype: str, values: int) -> list[tuple[str, int]]:
     """Instructions of a warp that bring `values` to A's format and multiply them by their scale."""
     pairs = ceil_div(values, 2 * WARP_SIZE)
@@ -109,7 +107,7 @@ def _dequantise(bits: int, dtype: str, values: int) -> list[tuple[str, int]]:
 class _Writer(Writer):
     """Writes the kernel."""
 
-    def __init__(self, p: Problem, spec: GpuSpec, config: MarlinConfig, inner: threadblock.Inner) -> None:
+    def __init__(self, p: Problem, spec: GpuSpec, config: MarlinConfig, inner: Inner) -> None:
         super().__init__(p, spec, config, inner)
         assert isinstance(p.b, Weights)
         assert p.group_scales is not None

@@ -14,14 +14,11 @@ from typing import Any, ClassVar
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language import IntLike, Op, Program, RegisterTile, RoleBuilder, View, as_expr
+from sim.gpu.language import IntLike, Op, RegisterTile, RoleBuilder, View, as_expr
 from workloads.gpu import overhead
 from workloads.gpu.gemm import threadblock
-from workloads.gpu.gemm.estimate import Figures, Work
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_groups
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, without_groups
 from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
-from workloads.ops import Gemm
-from workloads.registry import register
 
 SHAPES = {
     "fp16": ("m16n8k16", "m16n8k8", "m8n8k4"),
@@ -33,6 +30,8 @@ SHAPES = {
 }
 """Shapes of mma by operand format, the best first; a machine has some of them."""
 
+STEP_BYTES = 64
+"""Bytes of k in one stage; choosers try twice as many, too."""
 BLOCK_BYTES = 128
 """Widest row of a permuted block: all banks of shared memory once."""
 MATRIX_BYTES = 512
@@ -143,40 +142,22 @@ class MmaConfig(ThreadblockConfig):
 
     schedule: ClassVar[str] = "mma"
     core: ClassVar[type[TensorCore]] = TensorCore
+    on_tensor_cores: ClassVar[bool] = True
+    step_bytes: ClassVar[int] = STEP_BYTES
+    most_warp_m: ClassVar[int] = 64
 
-    def __str__(self) -> str:
-        return self.words(self.schedule)
+    def inner(self, p: Problem, spec: GpuSpec) -> TensorCore:
+        """What the warps do."""
+        return self.core(spec, p.dtype, self.copy)
 
-
-def inner(p: Problem, spec: GpuSpec, config: MmaConfig) -> TensorCore:
-    """What the warps of a configuration do."""
-    return config.core(spec, p.dtype, config.copy)
-
-
-def check(p: Problem, spec: GpuSpec, config: MmaConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    without_groups(p, f"schedule={config}")
-    core = inner(p, spec, config)
-    rows = 8 if core.shape.startswith("m8") else 16
-    if core.quad_pairs:
-        rows = 32
-    where = f"schedule={config}"
-    for name, warp, step in (("m", config.warp_m, rows), ("n", config.warp_n, 32 if core.quad_pairs else 8)):
-        if warp % step:
-            nearest = max(1, round(warp / step)) * step
-            raise InputError(f"{where}: warp tile {name} = {warp} must be a multiple of {step}, nearest: {nearest}")
-    threadblock.check(p, spec, config, core, where)
-
-
-@register("gemm", "gpu", "mma")
-def build(op: Gemm, spec: GpuSpec, config: MmaConfig) -> Program:
-    """The program of `op` on `spec`. Raises InputError where `check` does."""
-    p = problem(op)
-    check(p, spec, config)
-    return threadblock.build(p, spec, config, inner(p, spec, config), op)
-
-
-def work(p: Problem, f: Figures, c: MmaConfig, core: TensorCore, resident: int) -> Work:
-    """Counts for the estimate."""
-    interval = c.warp_m * c.warp_n * c.tile_k / core.macs * core.interval
-    return threadblock.work(p, f, c, core, resident, interval)
+    def check(self, p: Problem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        without_groups(p, where)
+        core = self.inner(p, spec)
+        rows = 32 if core.quad_pairs else 8 if core.shape.startswith("m8") else 16
+        for name, warp, step in (("m", self.warp_m, rows), ("n", self.warp_n, 32 if core.quad_pairs else 8)):
+            if warp % step:
+                near = max(1, round(warp / step)) * step
+                raise InputError(f"{where}: warp tile {name} = {warp} must be a multiple of {step}, nearest: {near}")
+        threadblock.check(p, spec, self, core, where)

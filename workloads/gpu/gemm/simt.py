@@ -16,14 +16,11 @@ from typing import Any, ClassVar
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language import IntLike, Op, Program, RegisterTile, RoleBuilder, View
+from sim.gpu.language import IntLike, Op, RegisterTile, RoleBuilder, View
 from workloads.gpu import overhead
 from workloads.gpu.gemm import threadblock
-from workloads.gpu.gemm.estimate import Figures, Work
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, problem, without_groups, zeros
+from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, without_groups, zeros
 from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
-from workloads.ops import Gemm
-from workloads.registry import register
 
 OPCODES = {
     ("fp32", "fp32"): ("ffma", 1), ("fp16", "fp16"): ("hfma2", 2), ("int8", "int32"): ("dp4a", 4),
@@ -35,16 +32,8 @@ THREADS_M, THREADS_N = 4, 8
 """Threads of a warp along m and n."""
 VECTOR_BYTES = 16
 """Bytes of one fragment load."""
-
-
-@dataclass(frozen=True)
-class SimtConfig(ThreadblockConfig):
-    """Tile configuration; see `ThreadblockConfig`."""
-
-    schedule: ClassVar[str] = "simt"
-
-    def __str__(self) -> str:
-        return self.words(self.schedule)
+STEP_BYTES = 64
+"""Bytes of k in one buffer: 16 fp32. Compiled kernels have 8 or 16; with 8, barriers are twice as many."""
 
 
 def multiplied(dtype: str, acc: str) -> str:
@@ -127,32 +116,26 @@ class Vector:
         r.run(self.opcode, count, dtype=self.dtype, dst=acc, srcs=srcs, **fields)
 
 
-def inner(p: Problem, spec: GpuSpec, config: SimtConfig) -> Vector:
-    """What the warps of a configuration do."""
-    return Vector(spec, p.dtype, p.acc, config)
+@dataclass(frozen=True)
+class SimtConfig(ThreadblockConfig):
+    """Tile configuration; see `ThreadblockConfig`."""
 
+    schedule: ClassVar[str] = "simt"
+    copies_ahead: ClassVar[bool] = False
+    step_bytes: ClassVar[int] = STEP_BYTES
+    most_warp_m: ClassVar[int] = 32
 
-def check(p: Problem, spec: GpuSpec, config: SimtConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config}"
-    without_groups(p, f"schedule={config}")
-    vector = inner(p, spec, config)
-    for name, warp, threads in (("m", config.warp_m, THREADS_M), ("n", config.warp_n, THREADS_N)):
-        if warp % threads:
-            nearest = max(1, round(warp / threads)) * threads
-            raise InputError(f"{where}: warp tile {name} = {warp} must be a multiple of {threads}, nearest: {nearest}")
-    threadblock.check(p, spec, config, vector, where)
+    def inner(self, p: Problem, spec: GpuSpec) -> Vector:
+        """What the warps do."""
+        return Vector(spec, p.dtype, p.acc, self)
 
-
-@register("gemm", "gpu", "simt")
-def build(op: Gemm, spec: GpuSpec, config: SimtConfig) -> Program:
-    """The program of `op` on `spec`. Raises InputError where `check` does."""
-    p = problem(op)
-    check(p, spec, config)
-    return threadblock.build(p, spec, config, inner(p, spec, config), op)
-
-
-def work(p: Problem, f: Figures, c: SimtConfig, vector: Vector, resident: int) -> Work:
-    """Counts for the estimate."""
-    interval = c.warp_m * c.warp_n * c.tile_k / vector.macs * vector.interval
-    return threadblock.work(p, f, c, vector, resident, interval)
+    def check(self, p: Problem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        without_groups(p, where)
+        vector = self.inner(p, spec)
+        for name, warp, threads in (("m", self.warp_m, THREADS_M), ("n", self.warp_n, THREADS_N)):
+            if warp % threads:
+                near = max(1, round(warp / threads)) * threads
+                raise InputError(f"{where}: warp tile {name} = {warp} must be a multiple of {threads}, nearest: {near}")
+        threadblock.check(p, spec, self, vector, where)

@@ -8,7 +8,7 @@ Within a step the fragments of the next part are read from shared memory while t
 by part, each an op, or, where the inner loop is one stream of multiplies and loads (`Inner.streams`), in one op a step.
 Such a loop multiplies the last part of a step after the barrier, while it reads the first of the next.
 
-What multiplies is an `Inner` (`workloads.gpu.gemm.mma`, `workloads.gpu.gemm.simt`).
+What multiplies is an `Inner` (`workloads.gpu.gemm.mma`, `workloads.gpu.gemm.simt`), which a configuration names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from sim.gpu.language import (
     maximum,
 )
 from workloads.gpu import overhead
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm import epilogue, splitk
+from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import Figures, Work, round_shape, together, transfer
 from workloads.gpu.gemm.fixup import ADDS, Fixup, Piece, fetches, owner_only, scratch
 from workloads.gpu.gemm.plan import Plan, Tile, Unit, stream_tiles
@@ -54,6 +56,7 @@ from workloads.gpu.gemm.problem import (
     add,
     ceil_div,
     multiply_add,
+    problem,
     row_alignment,
     shared_sectors,
     without_scales,
@@ -61,6 +64,7 @@ from workloads.gpu.gemm.problem import (
 from workloads.gpu.overhead import Mix, Overhead
 from workloads.gpu.pointwise import lanes
 from workloads.ops import Gemm
+from workloads.registry import register
 
 WARP_SIZE = 32
 LINE_BYTES = 128
@@ -73,7 +77,7 @@ PRODUCT_COLUMNS = 8
 
 
 @dataclass(frozen=True)
-class ThreadblockConfig:
+class ThreadblockConfig(GemmConfig):
     """Tile configuration.
 
     tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
@@ -85,9 +89,25 @@ class ThreadblockConfig:
     each operand.
     """
 
-    schedule: ClassVar[str]
     groups_of_rows: ClassVar[bool] = False
     reuse: ClassVar[bool] = False
+    copies_ahead: ClassVar[bool] = True
+    """Whether its kernels can copy by cp.async."""
+    step_bytes: ClassVar[int]
+    """Bytes of k in one step where a schedule's text does not say it."""
+    most_warp_m: ClassVar[int]
+    """Rows of a warp's tile at most, where a schedule's text does not say it."""
+
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.tile("tile_m", "tile_n", "tile_k"),
+        Word(("warp_m", "warp_n"), "warp"),
+        Word(("copy",), among=("ldg", "cp.async")),
+        Word.number("stages"),
+        Word.number("group", 8),
+        Word.number("split", 1),
+        Word.flag("reduce"),
+        Word.flag("stream-k", "stream_k"),
+    )
 
     tile_m: int
     tile_n: int
@@ -116,15 +136,42 @@ class ThreadblockConfig:
         """Accumulator registers of a thread."""
         return self.warp_m * self.warp_n // WARP_SIZE
 
-    def words(self, schedule: str) -> str:
-        """The configuration as people write it."""
-        words = [f"{schedule} {self.tile_m}x{self.tile_n}x{self.tile_k} warp {self.warp_m}x{self.warp_n}"]
-        words.append(f"{self.copy} stages {self.stages}")
-        words += [f"group {self.group}"] if self.group != 8 else []
-        words += [f"split {self.split}"] if self.split > 1 else []
-        words += ["reduce"] if self.reduce else []
-        words += ["stream-k"] if self.stream_k else []
-        return " ".join(words)
+    @property
+    def asynchronous(self) -> bool:
+        """Whether operands are copied past the registers."""
+        return self.copy == "cp.async"
+
+    def inner(self, p: Problem, spec: GpuSpec) -> Inner:
+        """What the warps do; InputError where the machine cannot do it."""
+        raise NotImplementedError
+
+    def resident(self, p: Problem, spec: GpuSpec, inner: Inner) -> int:
+        """CTAs that the chip holds at once; 0 where not even one fits an SM."""
+        used = registers(p, self, inner)
+        if used > spec.sm.max_registers_per_thread:
+            return 0
+        return resident_ctas(spec, self.warps, used, operand_bytes(p, self, inner))
+
+    def counts(self, p: Problem, f: Figures, inner: Inner, resident: int) -> Work:
+        """Counts for the estimate, of what `inner` and `resident` have given."""
+        return work(p, f, self, inner, resident)
+
+    def work(self, p: Problem, spec: GpuSpec, f: Figures) -> Work:
+        """Counts for the estimate."""
+        inner = self.inner(p, spec)
+        return self.counts(p, f, inner, self.resident(p, spec, inner))
+
+    @classmethod
+    def completed(cls, fields: dict[str, Any], p: Problem, spec: GpuSpec) -> dict[str, Any]:
+        """The fields with the k step, the warps' tiles and the stages, where they are not said."""
+        asynchronous = cls.copies_ahead and spec.cp_async is not None
+        whole = {
+            "tile_k": cls.step_bytes // DTYPE_BYTES[p.dtype],
+            "warp_m": min(cls.most_warp_m, fields["tile_m"]),
+            "warp_n": min(64, fields["tile_n"]),
+            "copy": "cp.async" if asynchronous else "ldg",
+        } | fields
+        return {"stages": 3 if whole["copy"] == "cp.async" else 2} | whole
 
 
 class Inner(Protocol):
@@ -144,6 +191,8 @@ class Inner(Protocol):
     """Registers of a thread beside accumulators, fragments and prefetched elements."""
     macs: int
     """Multiply-accumulates of one warp instruction."""
+    interval: float
+    """Cycles of a sub-core's pipe that it takes."""
     held_values: int
     """Neighbouring values of a row of the result that one thread holds."""
     streams: bool
@@ -311,9 +360,12 @@ def check(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, wh
         raise InputError(f"{where}: one CTA does not fit an SM of {spec.name}; nearest: smaller tiles")
 
 
-def build(p: Problem, spec: GpuSpec, config: ThreadblockConfig, inner: Inner, op: Gemm) -> Program:
-    """The program of one kernel; `check` has passed."""
-    writer = Writer(p, spec, config, inner)
+@register("gemm", "gpu", "mma", "simt", "triton")
+def build(op: Gemm, spec: GpuSpec, config: ThreadblockConfig) -> Program:
+    """The program of `op` on `spec`. Raises InputError where the configuration's `check` does."""
+    p = problem(op)
+    config.check(p, spec)
+    writer = Writer(p, spec, config, config.inner(p, spec))
     tensors, kernels = [p.a.tensor, p.b.tensor, *p.finish, p.c], [writer.kernel()]
     if writer.partials is not None:
         tensors.append(writer.partials)
@@ -861,8 +913,9 @@ def _lines(operand: Operand, rows: int, depth: int) -> int:
     return across * ceil_div(long * DTYPE_BYTES[operand.dtype], LINE_BYTES)
 
 
-def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int, interval: float) -> Work:
-    """Counts for the estimate; `interval`: cycles of a sub-core's pipe for one k step of one warp."""
+def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int) -> Work:
+    """Counts for the estimate."""
+    interval = c.warp_m * c.warp_n * c.tile_k / inner.macs * inner.interval  # of a pipe, for one k step of one warp
     width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
     steps = ceil_div(p.k, c.tile_k)
     tiles_m, tiles_n = ceil_div(p.m, c.tile_m), ceil_div(p.n, c.tile_n)

@@ -14,13 +14,9 @@ from typing import ClassVar
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.gpu.language import Program
 from workloads.gpu import overhead
-from workloads.gpu.gemm import mma
 from workloads.gpu.gemm.mma import MmaConfig, TensorCore
-from workloads.gpu.gemm.problem import Problem, problem
-from workloads.ops import Gemm
-from workloads.registry import register
+from workloads.gpu.gemm.problem import Problem
 
 TILES = (
     # (tile m, tile n, tile k, warps, stages): the tutorial's configurations for 16-bit operands
@@ -60,6 +56,21 @@ class TritonConfig(MmaConfig):
     groups_of_rows: ClassVar[bool] = True
     reuse: ClassVar[bool] = True
 
+    def check(self, p: Problem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self.schedule}"
+        if spec.tma is not None:
+            raise InputError(f"{where}: Triton multiplies by wgmma on {spec.name}, which is not written; nearest: mma")
+        if spec.cp_async is None:
+            raise InputError(
+                f"{where}: {spec.name} has no cp.async, by which the tutorial's kernel copies; nearest: mma"
+            )
+        if self.copy != "cp.async":
+            raise InputError(f"{where}: the tutorial's kernel copies by cp.async, not by {self.copy}; nearest: mma")
+        if self.split > 1 or self.stream_k:
+            raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma")
+        super().check(p, spec)
+
 
 def configs() -> list[TritonConfig]:
     """The tutorial's configurations."""
@@ -79,24 +90,3 @@ def warp_tile(tile_m: int, tile_n: int, warps: int) -> tuple[int, int]:
         else:
             along *= 2
     return tile_m // across, tile_n // along
-
-
-def check(p: Problem, spec: GpuSpec, config: TritonConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config.schedule}"
-    if spec.tma is not None:
-        raise InputError(f"{where}: Triton multiplies by wgmma on {spec.name}, which is not written; nearest: mma")
-    if spec.cp_async is None:
-        raise InputError(f"{where}: {spec.name} has no cp.async, by which the tutorial's kernel copies; nearest: mma")
-    if config.copy != "cp.async":
-        raise InputError(f"{where}: the tutorial's kernel copies by cp.async, not by {config.copy}; nearest: mma")
-    if config.split > 1 or config.stream_k:
-        raise InputError(f"{where}: the tutorial's kernel does not cut k; nearest: mma")
-    mma.check(p, spec, config)
-
-
-@register("gemm", "gpu", "triton")
-def build(op: Gemm, spec: GpuSpec, config: TritonConfig) -> Program:
-    """The program of `op` on `spec`. Raises InputError where `check` does."""
-    check(problem(op), spec, config)
-    return mma.build(op, spec, config)

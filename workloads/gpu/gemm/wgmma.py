@@ -61,9 +61,12 @@ from sim.gpu.language import (
     table,
 )
 from workloads.gpu import overhead
+from workloads.gpu.configuration import Word
 from workloads.gpu.gemm import epilogue, splitk
+from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, gpcs_of, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
+from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.plan import Plan, Unit, stream_tiles
 from workloads.gpu.gemm.problem import (
     MAX_VECTOR_BYTES,
@@ -113,7 +116,7 @@ MAX_ACCUMULATORS = 176
 
 
 @dataclass(frozen=True)
-class WgmmaConfig:
+class WgmmaConfig(GemmConfig):
     """Tile configuration.
 
     tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
@@ -145,6 +148,20 @@ class WgmmaConfig:
     promote: bool = False
 
     schedule: ClassVar[str] = "wgmma"
+    on_tensor_cores: ClassVar[bool] = True
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.tile("tile_m", "tile_n", "tile_k"),
+        Word(("cluster_m", "cluster_n"), "cluster", (1, 1)),
+        Word.number("stages"),
+        *map(Word.flag, ("pingpong", "columns", "flat", "promote", "swap")),
+        Word.flag("one-tile", "persistent", False),
+        Word.number("group", 8),
+        Word.number("split", 1),
+        Word.flag("reduce"),
+        Word.flag("stream-k", "stream_k"),
+        Word.flag("cp.async", "tma", False),
+        Word.flag("unspecialized", "specialized", False),
+    )
 
     @property
     def cluster(self) -> int:
@@ -197,24 +214,114 @@ class WgmmaConfig:
         """Accumulator registers of a thread."""
         return self.blocks * self.width // 2
 
-    def __str__(self) -> str:
-        words = [f"wgmma {self.tile_m}x{self.tile_n}x{self.tile_k}"]
-        if self.cluster > 1:
-            words.append(f"cluster {self.cluster_m}x{self.cluster_n}")
-        words.append(f"stages {self.stages}")
-        words += ["pingpong"] if self.pingpong else []
-        words += ["columns"] if self.columns else []
-        words += ["flat"] if self.flat else []
-        words += ["promote"] if self.promote else []
-        words += ["swap"] if self.swap else []
-        words += [] if self.persistent else ["one-tile"]
-        words += [f"group {self.group}"] if self.group != 8 else []
-        words += [f"split {self.split}"] if self.split > 1 else []
-        words += ["reduce"] if self.reduce else []
-        words += ["stream-k"] if self.stream_k else []
-        words += [] if self.tma else ["cp.async"]
-        words += [] if self.specialized else ["unspecialized"]
-        return " ".join(words)
+    def check(self, p: Problem, spec: GpuSpec) -> None:
+        """InputError if the machine or the problem cannot take this configuration."""
+        where = f"schedule={self}"
+        if spec.tma is None or spec.dsmem is None:
+            raise InputError(f"{where}: {spec.name} has no wgmma; its nearest schedule is mma")
+        if p.op.adds:
+            raise InputError(f"{where}: beta=1 is not available; nearest: mma")
+        epilogue.check(p, spec, where)
+        without_groups(p, where)
+        x, y = operands(p, self)
+        width = DTYPE_BYTES[p.dtype]
+        step = INSTRUCTION_K_BYTES // width
+        if self.columns and (self.pingpong or not self.specialized or self.tile_n % 16):
+            rule = "warpgroups that share columns have a producer and 8, 16, ... each"
+            raise InputError(f"{where}: {rule}; nearest: leave out columns")
+        if self.tile_m < BLOCK_ROWS or self.tile_m % (BLOCK_ROWS * (1 if self.groups == 2 else self.warpgroups)):
+            nearest = max(1, round(self.tile_m / BLOCK_ROWS)) * BLOCK_ROWS
+            raise InputError(f"{where}: tile m must be a multiple of {BLOCK_ROWS}, nearest: {nearest}")
+        if self.tile_k % (STEP_BYTES // width):
+            raise InputError(f"{where}: tile k must be a multiple of {STEP_BYTES // width} for {p.dtype}")
+        spec.instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n{self.width}k{step}")
+        if self.accumulators > MAX_ACCUMULATORS:
+            raise InputError(
+                f"{where}: {self.accumulators} accumulators a thread do not fit its registers, at most "
+                f"{MAX_ACCUMULATORS}; nearest: tile n = {_widest(self)}"
+            )
+        if self.promote:
+            _check_promotion(p, self, where)
+        if p.scales:
+            _check_scales(self, where)
+        elif self.flat:
+            raise InputError(f"{where}: flat belongs to operands with scale=block; nearest: leave out flat")
+        if not 1 <= self.stages <= max_stages(p, self, spec):
+            raise InputError(
+                f"{where}: {shared_bytes(p, self)} B of shared memory, {spec.name} has "
+                f"{spec.shared.max_per_cta_bytes} B a CTA; "
+                f"nearest: stages = {max(1, max_stages(p, self, spec))}"
+            )
+        if self.cluster > spec.dsmem.max_portable_cluster or self.cluster > min(spec.sms_per_gpc):
+            raise InputError(f"{where}: clusters have at most {spec.dsmem.max_portable_cluster} CTAs on {spec.name}")
+        if through_registers(p, self) and self.tile_m // self.cluster_n % WARP_ROWS:
+            raise InputError(
+                f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1"
+            )
+        if not self.specialized and (self.pingpong or self.stages < least_stages(self)):
+            raise InputError(
+                f"{where}: warps that load need {least_stages(self)} stages and cannot take turns; nearest: leave out "
+                "unspecialized"
+            )
+        if not self.tma and (self.cluster > 1 or self.stages < 2):
+            raise InputError(
+                f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2"
+            )
+        if self.columns and through_registers(p, self):
+            raise InputError(f"{where}: both warpgroups would bring all rows to registers; nearest: leave out columns")
+        if not self.tma and through_registers(p, self):
+            raise InputError(
+                f"{where}: cp.async brings what wgmma reads from shared memory; nearest: leave out cp.async"
+            )
+        if self.split < 1 or (self.split > 1 and self.stream_k):
+            raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
+        if self.reduce and (self.split < 2 or p.scales or not self.tma):
+            raise InputError(f"{where}: reduce adds pieces of k that TMA has stored; nearest: split 2 reduce")
+        for operand in (x, y):
+            if not operand.tma:
+                name, align = operand.tensor.name, operand.vector_bytes
+                raise InputError(
+                    f"{where}: rows of {name} start at multiples of {align} B, TMA needs 16 B; nearest: mma"
+                )
+        if width != 2 and not y.k_major:
+            hint = "swap" if x.k_major and not self.swap else "mma"
+            raise InputError(f"{where}: wgmma {p.dtype} needs k contiguous in {y.tensor.name}; nearest: {hint}")
+
+    def work(self, p: Problem, spec: GpuSpec, f: Figures) -> Work:
+        """Counts for the estimate."""
+        rates = Rates.of(spec, p.dtype)
+        assert rates is not None
+        return work(p, f, self, rates, ctas_per_sm(p, self, spec))
+
+    def without(self, mechanism: str) -> str:
+        """The schedule that is left without a mechanism; the same where it does not use it."""
+        match mechanism:
+            case "pingpong":
+                left = replace(self, pingpong=False)
+            case "multicast":
+                left = replace(self, cluster_m=1, cluster_n=1)
+            case "wgmma":
+                return MmaConfig.schedule
+            case "tma":
+                left = replace(self, tma=False, cluster_m=1, cluster_n=1)
+            case "warp_specialization":
+                left = replace(self._by_rows, specialized=False, pingpong=False)
+            case _:
+                raise InputError(f"without {mechanism}: GEMM has no such program; attention can leave it out")
+        return str(replace(left, stages=max(left.stages, least_stages(left))))
+
+    @property
+    def _by_rows(self) -> WgmmaConfig:
+        """The nearest tile that warpgroups share by rows."""
+        if not self.columns:
+            return self
+        return replace(self, columns=False, tile_m=64 if self.tile_m == 64 else 128, tile_n=min(256, self.tile_n))
+
+    @classmethod
+    def completed(cls, fields: dict[str, Any], p: Problem, spec: GpuSpec) -> dict[str, Any]:
+        """The fields with the k step and as many stages as fit, where they are not said."""
+        whole = {"tile_k": STEP_BYTES // DTYPE_BYTES[p.dtype]} | fields
+        return {"stages": max(1, max_stages(p, cls(**{**whole, "stages": 1}), spec))} | whole
 
 
 def operands(p: Problem, config: WgmmaConfig) -> tuple[Operand, Operand]:
@@ -357,73 +464,6 @@ def _group(c: WgmmaConfig, tiles_m: int, tiles_n: int) -> int:
     return max(1, c.group // (c.cluster_n if tiles_m < tiles_n else c.cluster_m))
 
 
-def check(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
-    """InputError if the machine or the problem cannot take this configuration."""
-    where = f"schedule={config}"
-    if spec.tma is None or spec.dsmem is None:
-        raise InputError(f"{where}: {spec.name} has no wgmma; its nearest schedule is mma")
-    if p.op.adds:
-        raise InputError(f"{where}: beta=1 is not available; nearest: mma")
-    epilogue.check(p, spec, where)
-    without_groups(p, where)
-    x, y = operands(p, config)
-    width = DTYPE_BYTES[p.dtype]
-    step = INSTRUCTION_K_BYTES // width
-    if config.columns and (config.pingpong or not config.specialized or config.tile_n % 16):
-        raise InputError(
-            f"{where}: warpgroups that share columns have a producer and 8, 16, ... each; nearest: leave out columns"
-        )
-    if config.tile_m < BLOCK_ROWS or config.tile_m % (BLOCK_ROWS * (1 if config.groups == 2 else config.warpgroups)):
-        nearest = max(1, round(config.tile_m / BLOCK_ROWS)) * BLOCK_ROWS
-        raise InputError(f"{where}: tile m must be a multiple of {BLOCK_ROWS}, nearest: {nearest}")
-    if config.tile_k % (STEP_BYTES // width):
-        raise InputError(f"{where}: tile k must be a multiple of {STEP_BYTES // width} for {p.dtype}")
-    spec.instruction("wgmma", p.dtype, f"m{BLOCK_ROWS}n{config.width}k{step}")
-    if config.accumulators > MAX_ACCUMULATORS:
-        raise InputError(
-            f"{where}: {config.accumulators} accumulators a thread do not fit its registers, at most "
-            f"{MAX_ACCUMULATORS}; nearest: tile n = {_widest(config)}"
-        )
-    if config.promote:
-        _check_promotion(p, config, where)
-    if p.scales:
-        _check_scales(config, where)
-    elif config.flat:
-        raise InputError(f"{where}: flat belongs to operands with scale=block; nearest: leave out flat")
-    if not 1 <= config.stages <= max_stages(p, config, spec):
-        raise InputError(
-            f"{where}: {shared_bytes(p, config)} B of shared memory, {spec.name} has "
-            f"{spec.shared.max_per_cta_bytes} B a CTA; "
-            f"nearest: stages = {max(1, max_stages(p, config, spec))}"
-        )
-    if config.cluster > spec.dsmem.max_portable_cluster or config.cluster > min(spec.sms_per_gpc):
-        raise InputError(f"{where}: clusters have at most {spec.dsmem.max_portable_cluster} CTAs on {spec.name}")
-    if through_registers(p, config) and config.tile_m // config.cluster_n % WARP_ROWS:
-        raise InputError(f"{where}: CTAs of a cluster load whole groups of {WARP_ROWS} rows each; nearest: cluster 1x1")
-    if not config.specialized and (config.pingpong or config.stages < least_stages(config)):
-        raise InputError(
-            f"{where}: warps that load need {least_stages(config)} stages and cannot take turns; nearest: leave out "
-            "unspecialized"
-        )
-    if not config.tma and (config.cluster > 1 or config.stages < 2):
-        raise InputError(f"{where}: cp.async copies for its own CTA alone, to 2 stages; nearest: cluster 1x1 stages 2")
-    if config.columns and through_registers(p, config):
-        raise InputError(f"{where}: both warpgroups would bring all rows to registers; nearest: leave out columns")
-    if not config.tma and through_registers(p, config):
-        raise InputError(f"{where}: cp.async brings what wgmma reads from shared memory; nearest: leave out cp.async")
-    if config.split < 1 or (config.split > 1 and config.stream_k):
-        raise InputError(f"{where}: split must be at least 1, and 1 with stream-k")
-    if config.reduce and (config.split < 2 or p.scales or not config.tma):
-        raise InputError(f"{where}: reduce adds pieces of k that TMA has stored; nearest: split 2 reduce")
-    for operand in (x, y):
-        if not operand.tma:
-            name, align = operand.tensor.name, operand.vector_bytes
-            raise InputError(f"{where}: rows of {name} start at multiples of {align} B, TMA needs 16 B; nearest: mma")
-    if width != 2 and not y.k_major:
-        hint = "swap" if x.k_major and not config.swap else "mma"
-        raise InputError(f"{where}: wgmma {p.dtype} needs k contiguous in {y.tensor.name}; nearest: {hint}")
-
-
 def _check_promotion(p: Problem, config: WgmmaConfig, where: str) -> None:
     """InputError if a configuration cannot add the products of each step to its sums."""
     if p.dtype != PROMOTED or p.scales or not config.specialized:
@@ -463,7 +503,7 @@ def _check_scales(config: WgmmaConfig, where: str) -> None:
 def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
     p = problem(op)
-    check(p, spec, config)
+    config.check(p, spec)
     kernel = _Builder(p, spec, config)
     tensors = [p.a.tensor, p.b.tensor, *(p.scales or ()), *p.finish, p.c]
     kernels = [kernel.kernel()]

@@ -6,18 +6,17 @@ from __future__ import annotations
 import csv
 import functools
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-from arch.errors import InputError
+from workloads.gpu.configuration import Configuration, Word, class_of
 from workloads.ops import GroupedGemm, Moe
 
 
 @dataclass(frozen=True)
-class MoeConfig:
+class MoeConfig(Configuration):
     """Tiles of both products.
 
     block_m: rows of a block, all of one expert. block_n, block_k: columns and k step of a tile. warps: of a CTA.
@@ -38,9 +37,12 @@ class MoeConfig:
     stages: int = 3
     group: int = 1
 
-    def __str__(self) -> str:
-        tile = f"{self.block_m}x{self.block_n}x{self.block_k}"
-        return f"{self.schedule} {tile} warps {self.warps} stages {self.stages} group {self.group}"
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.tile("block_m", "block_n", "block_k"),
+        Word.number("warps"),
+        Word.number("stages"),
+        Word.number("group"),
+    )
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,6 @@ TUNED_CSV = Path(__file__).with_name("tuned.csv")
 that first has them (wheels on PyPI, vllm/model_executor/layers/fused_moe/configs, Apache-2.0)."""
 
 KINDS: tuple[type[MoeConfig], ...] = (MoeConfig, EarlierMoeConfig)
-C = TypeVar("C", bound=MoeConfig)
 
 Tiles = Mapping[int, tuple[int, ...]]
 
@@ -114,7 +115,7 @@ def _by_rules(m: int, experts: int) -> tuple[int, ...]:
 def grouped_config(op: GroupedGemm, schedule: str) -> GroupedConfig:
     """By the rules for as many tokens, in blocks that `align` allows; or as it is asked for."""
     if schedule not in ("auto", GroupedConfig.schedule):
-        return parse(schedule, (GroupedConfig,))
+        return class_of(schedule, (GroupedConfig,)).parse(schedule)
     block_m, *rest = _by_rules(op.m, op.groups)
     return GroupedConfig(max(16, math.gcd(block_m, op.align)), *rest)
 
@@ -126,15 +127,3 @@ def earlier_config(op: Moe, machine: str) -> EarlierMoeConfig:
     if op.tokens <= op.local_experts:
         return EarlierMoeConfig(16, 32, 64)
     return EarlierMoeConfig(64, 64, 32, group=8)
-
-
-def parse(schedule: str, among: tuple[type[C], ...]) -> C:
-    """A configuration as it prints; InputError where it is none of these."""
-    kinds = {kind.schedule: kind for kind in among}
-    match = re.fullmatch(r"(\S+) (\d+)x(\d+)x(\d+) warps (\d+) stages (\d+) group (\d+)", schedule)
-    if match is None or match[1] not in kinds:
-        raise InputError(
-            f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration such as "
-            f"{among[0](64, 128, 64)}"
-        )
-    return kinds[match[1]](*map(int, match.groups()[1:]))

@@ -14,11 +14,12 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.language import GlobalTensor, Kernel, Program
+from workloads.gpu.configuration import class_of
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.moe import group_product, routing, sorting, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
-from workloads.gpu.moe.config import KINDS, EarlierMoeConfig, MoeConfig, default_config, earlier_config, parse
+from workloads.gpu.moe.config import KINDS, EarlierMoeConfig, MoeConfig, default_config, earlier_config
 from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a_row
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
@@ -45,7 +46,7 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
         case EarlierMoeConfig.schedule:
             config = earlier_config(op, spec.name)
         case _:
-            config = parse(schedule, KINDS)
+            config = class_of(schedule, KINDS).parse(schedule)
     return Choice(config, [(config, estimate_ps(op, spec))])
 
 

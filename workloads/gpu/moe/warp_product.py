@@ -42,7 +42,7 @@ def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
         config.block_m, config.block_n, config.block_k, *warp_tile(config.block_m, config.block_n, config.warps),
         config.stages, "cp.async", config.group,
     )  # fmt: skip
-    mma.check(p, spec, tile)
+    mma.MmaConfig.check(tile, p, spec)  # also where Triton would multiply by wgmma
     return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile, config.registers), config).kernel()
 
 

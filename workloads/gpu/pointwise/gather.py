@@ -15,6 +15,7 @@ from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import CTA_X, CTA_Y, WARP, KernelBuilder, Program, RegisterTile, Table
 from workloads.gpu import overhead
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
 from workloads.ops import Gather
@@ -26,7 +27,7 @@ CODE_BYTES = 96 * overhead.INSTRUCTION_BYTES
 
 
 @dataclass(frozen=True)
-class GatherConfig:
+class GatherConfig(Configuration):
     """warps of a CTA, and bytes that a thread copies."""
 
     warps: int
@@ -34,8 +35,7 @@ class GatherConfig:
 
     schedule: ClassVar[str] = "torch"
 
-    def __str__(self) -> str:
-        return f"{self.schedule} warps {self.warps} vector {self.vector_bytes}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("warps"), Word.number("vector_bytes", text="vector"))
 
 
 @register("gather", "gpu", "auto")

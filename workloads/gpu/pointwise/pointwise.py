@@ -11,10 +11,9 @@ runs as one kernel a function, through memory.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from sim.gpu.language import (
     RoleBuilder,
     as_expr,
 )
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.functions import costs_in
@@ -58,16 +58,14 @@ PLACES_REGISTERS = 16
 
 
 @dataclass(frozen=True)
-class PointwiseConfig:
+class PointwiseConfig(Configuration):
     """warps a CTA, elements a thread."""
 
     schedule: str
     warps: int
     elements: int
 
-    def __str__(self) -> str:
-        """As people type it: `torch warps 4 elements 4`."""
-        return f"{self.schedule} warps {self.warps} elements {self.elements}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("warps"), Word.number("elements"))
 
 
 @dataclass(frozen=True)
@@ -314,7 +312,7 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op, spec)), "fused": PointwiseConfig("fused", 4, 8)}
     configs = [base[kind] for kind in kinds]
     if len(words) > 1:
-        configs = [_parse(base[words[0]], schedule)]
+        configs = [base[words[0]].changed(schedule)]
     _, chain = stages(op)
     ranked = []
     for config in configs:
@@ -329,16 +327,6 @@ def _torch_elements(op: Pointwise, spec: GpuSpec) -> int:
     four additions on H200, 1024 elements a CTA (workloads/silicon/lab/executed_instructions.csv)."""
     size = min(DTYPE_BYTES[op.chosen_dtype], DTYPE_BYTES[op.out_dtype])
     return 16 if size == 1 else 8 if size < 4 or spec.compute_capability in WIDE_VECTORS else 4
-
-
-def _parse(base: PointwiseConfig, schedule: str) -> PointwiseConfig:
-    fields: dict[str, Any] = {}
-    text = schedule.removeprefix(base.schedule).strip()
-    if not re.fullmatch(r"((warps|elements) \d+ ?)+", text):
-        raise InputError(f"schedule={schedule}: write {base}")
-    for name, value in re.findall(r"(warps|elements) (\d+)", text):
-        fields[name] = int(value)
-    return replace(base, **fields)
 
 
 @register("pointwise", "gpu", "fused", "torch")

@@ -8,15 +8,15 @@ row of its own.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import CTA_X, CTA_Y, CTA_Z, WARP, GlobalTensor, Kernel, KernelBuilder, Program, RegisterTile
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.overhead import INSTRUCTION_BYTES, mix
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Load
@@ -32,37 +32,38 @@ REGISTERS = 32
 
 
 @dataclass(frozen=True)
-class TransposeConfig:
+class TransposeConfig(Configuration):
     """warps of a CTA, and padding of a row of the tile in bytes."""
 
     warps: int = 8
     pad: int = 4
     schedule: str = "tile"
 
-    def __str__(self) -> str:
-        """As people type it: `tile warps 8 pad 4`."""
-        return f"{self.schedule} warps {self.warps} pad {self.pad}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("warps"), Word.number("pad"))
 
 
 @dataclass(frozen=True)
-class CopyConfig:
+class CopyConfig(Configuration):
     """elements that a thread copies, one after the other."""
 
     elements: int
     warps: int = 4
     schedule: str = "torch"
 
-    def __str__(self) -> str:
-        """As people type it: `torch elements 4`."""
-        return f"{self.schedule} elements {self.elements}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("elements"),)
 
 
-@register("transpose", "gpu", "tile", "torch")
-def build(op: Transpose, spec: GpuSpec, config: TransposeConfig | CopyConfig) -> Program:
+@register("transpose", "gpu", "tile")
+def build(op: Transpose, spec: GpuSpec, config: TransposeConfig) -> Program:
     """The program: a tile has rows of one line on both sides."""
     x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
-    if not isinstance(config, CopyConfig):
-        return Program(str(op), (x, y), (kernel(x, y, config),), str(config), {"config": config})
+    return Program(str(op), (x, y), (kernel(x, y, config),), str(config), {"config": config})
+
+
+@register("transpose", "gpu", "torch")
+def build_copy(op: Transpose, spec: GpuSpec, config: CopyConfig) -> Program:
+    """The program of PyTorch's kernel, which knows the result as one row."""
+    x, y = lanes.tensor(op.operands[0]), lanes.tensor(op.results[0], "output")
     flat = GlobalTensor("y_flat", (math.prod(y.shape),), y.dtype, (1,), "scratch", alias=y.name)
     return Program(str(op), (x, y, flat), (copy(x, flat, spec, config),), str(config), {"config": config})
 
@@ -156,7 +157,11 @@ def choose(op: Transpose, spec: GpuSpec, schedule: str = "auto") -> Choice:
             trips=copying.elements, again_bytes=max(0, SECTOR_BYTES // size - 1) * x.size_bytes,
         )  # fmt: skip
         return Choice(copying, [(copying, lanes.load_ps(spec, [work]))])
-    config = TransposeConfig() if schedule in ("auto", "tile") else _parse(schedule)
+    kind, *more = schedule.split()
+    if kind not in ("auto", "tile"):
+        written = f"one of auto, tile, torch, or a whole configuration: {TransposeConfig()}"
+        raise InputError(f"schedule={schedule}: {written}")
+    config = TransposeConfig().changed(schedule) if more else TransposeConfig()
     return Choice(config, [(config, lanes.load_ps(spec, [load(lanes.tensor(op.operands[0]), config, spec)]))])
 
 
@@ -171,13 +176,3 @@ def load(x: GlobalTensor, config: TransposeConfig, spec: GpuSpec) -> Load:
         resident=max(1, lanes.resident(spec, config.warps, REGISTERS, shared)),
         read_bytes=x.size_bytes, written_bytes=x.size_bytes, issue=16 * side // spec.sm.sub_cores, path=150,
     )  # fmt: skip
-
-
-def _parse(schedule: str) -> TransposeConfig:
-    text = schedule.removeprefix("tile").strip()
-    if not schedule.startswith("tile") or not re.fullmatch(r"((warps|pad) \d+ ?)+", text):
-        raise InputError(
-            f"schedule={schedule}: one of auto, tile, torch, or a whole configuration: {TransposeConfig()}"
-        )
-    fields: dict[str, Any] = {name: int(value) for name, value in re.findall(r"(warps|pad) (\d+)", text)}
-    return TransposeConfig(**fields)

@@ -305,7 +305,7 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
         raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")
     configs = [config for kind in wanted for config in _configs(op, spec, kind)]
     if len(words) > 1:
-        configs = [rows.parse(schedule, configs[0] if configs else RowConfig(words[0], 8, 1))]
+        configs = [(configs[0] if configs else RowConfig(words[0], 8, 1)).changed(schedule)]
         rows.check(spec, op.cols, configs[0], tensors=2 if isinstance(op, LayerNormBackward) else 1)
     found = rows.ranked(op, spec, configs, lambda config: _estimate(op, spec, config))
     return Choice(found[0][0], found)

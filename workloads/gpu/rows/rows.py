@@ -8,11 +8,10 @@ through shared memory. Rows are either kept in registers, or swept tile by tile 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from sim.gpu.language import (
     View,
     as_expr,
 )
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import (
@@ -58,7 +58,7 @@ MOST_ELEMENTS = 64
 
 
 @dataclass(frozen=True)
-class RowConfig:
+class RowConfig(Configuration):
     """warps and rows of a CTA; rows = 1 with more than one warp: the warps share the row.
 
     elements: of a thread in one tile of a sweep, 0 where rows stay in registers. buffers: rows ahead in shared memory
@@ -77,22 +77,13 @@ class RowConfig:
         """Whether the warps of a CTA share a row."""
         return self.rows == 1 and self.warps > 1
 
-    def __str__(self) -> str:
-        """As people type it: `fused warps 8 rows 1`."""
-        words = [self.schedule, "warps", self.warps, "rows", self.rows]
-        words += ["elements", self.elements] if self.elements else []
-        words += ["buffers", self.buffers] if self.buffers else []
-        words += ["cluster", self.cluster] if self.cluster > 1 else []
-        return " ".join(map(str, words))
-
-
-def parse(schedule: str, base: RowConfig) -> RowConfig:
-    """A configuration as `RowConfig` prints it, what it leaves out taken from `base`."""
-    text = schedule.removeprefix(base.schedule).strip()
-    if not re.fullmatch(r"((warps|rows|elements|buffers|cluster) \d+ ?)+", text):
-        raise InputError(f"schedule={schedule}: write {base}")
-    fields: dict[str, Any] = {name: int(value) for name, value in re.findall(r"([a-z]+) (\d+)", text)}
-    return replace(base, **fields)
+    grammar: ClassVar[tuple[Word, ...]] = (
+        Word.number("warps"),
+        Word.number("rows"),
+        Word.number("elements", 0),
+        Word.number("buffers", 0),
+        Word.number("cluster", 1),
+    )
 
 
 def check(spec: GpuSpec, cols: int, config: RowConfig, tensors: int = 1) -> None:

@@ -558,7 +558,7 @@ def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto")
     configs = [config for kind in kinds for config in _configs(op, spec, kind)]
     if len(words) > 1:
         base = configs[0] if configs else RowConfig(words[0], 8, 1)
-        configs = [rows.parse(schedule, base)]
+        configs = [base.changed(schedule)]
         rows.check(spec, op.cols, configs[0])
     for config in configs:
         rows.check(spec, op.cols, config)
@@ -580,7 +580,7 @@ def choose_registers(
         raise InputError(f"schedule={schedule}: one of auto, fused, or a whole configuration")
     configs = rows.register_candidates(spec, "fused", op.cols, tensors)
     if len(words) > 1:
-        configs = [rows.parse(schedule, configs[0] if configs else RowConfig("fused", 8, 1))]
+        configs = [(configs[0] if configs else RowConfig("fused", 8, 1)).changed(schedule)]
         rows.check(spec, op.cols, configs[0], tensors)
     size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
     found = rows.ranked(

@@ -9,9 +9,9 @@ semaphore to zero comes first.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from sim.gpu.language import (
     SharedTile,
     View,
 )
+from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, Load
@@ -58,7 +59,7 @@ HALVING: Cost = {"iadd.int32": 6.0, "setp.int32": 2.0}
 
 
 @dataclass(frozen=True)
-class VectorConfig:
+class VectorConfig(Configuration):
     """Sum of everything: warps of a CTA, vectors that a thread has in flight, CTAs of an SM."""
 
     warps: int = 16
@@ -66,20 +67,14 @@ class VectorConfig:
     ctas: int = 4
     schedule: str = "torch"
 
-    def __str__(self) -> str:
-        """As people type it: `torch warps 16 vectors 1 ctas 4`."""
-        return f"{self.schedule} warps {self.warps} vectors {self.vectors} ctas {self.ctas}"
+    grammar: ClassVar[tuple[Word, ...]] = (Word.number("warps"), Word.number("vectors"), Word.number("ctas"))
 
 
 @dataclass(frozen=True)
-class ColumnConfig:
+class ColumnConfig(Configuration):
     """One result a column: a strip of columns and a share of the rows a CTA."""
 
     schedule: str = "torch"
-
-    def __str__(self) -> str:
-        """As people type it."""
-        return self.schedule
 
 
 Config = VectorConfig | ColumnConfig | RowConfig
@@ -209,17 +204,14 @@ def _rows(op: Sum, spec: GpuSpec, config: RowConfig) -> Program:
     return Program(str(op), (x, y), (made,), str(config), {"config": config})
 
 
+_BUILDERS: dict[int | None, Callable[[Sum, GpuSpec, Any], Program]] = {None: _everything, 0: _columns, 1: _rows}
+"""By the axis along which is summed; None: along all."""
+
+
 @register("sum", "gpu", "torch")
 def build(op: Sum, spec: GpuSpec, config: Config) -> Program:
     """The program of a sum."""
-    match config:
-        case VectorConfig():
-            return _everything(op, spec, config)
-        case RowConfig():
-            rows.check(spec, op.shape[1], config)
-            return _rows(op, spec, config)
-        case ColumnConfig():
-            return _columns(op, spec, config)
+    return _BUILDERS[op.axis](op, spec, config)
 
 
 @register("sum", "gpu", "auto")
@@ -239,7 +231,7 @@ def choose(op: Sum, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if op.axis == 1:
         found = rows.sweep_candidates(spec, "torch", op.shape[1], op.chosen_dtype)
         if len(schedule.split()) > 1:
-            found = [rows.parse(schedule, found[0])]
+            found = [found[0].changed(schedule)]
             rows.check(spec, op.shape[1], found[0])
         best = rows.ranked(
             op, spec, found,
@@ -255,12 +247,7 @@ def choose(op: Sum, spec: GpuSpec, schedule: str = "auto") -> Choice:
 
 
 def _parse(schedule: str) -> VectorConfig:
-    text = schedule.removeprefix("torch").strip()
-    found = re.findall(r"(warps|vectors|ctas) (\d+)", text)
-    if not re.fullmatch(r"((warps|vectors|ctas) \d+ ?)+", text) or not all(int(value) for _, value in found):
-        raise InputError(f"schedule={schedule}: write {VectorConfig()}")
-    fields: dict[str, Any] = {name: int(value) for name, value in found}
-    config = VectorConfig(**fields)
-    if config.warps > 32 or config.vectors > 16:
-        raise InputError(f"schedule={schedule}: at most 32 warps and 16 vectors")
+    config = VectorConfig().changed(schedule)
+    if not (1 <= config.warps <= 32 and 1 <= config.vectors <= 16 and config.ctas):
+        raise InputError(f"schedule={schedule}: 1 to 32 warps, 1 to 16 vectors and at least one CTA")
     return config

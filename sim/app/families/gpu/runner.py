@@ -37,7 +37,6 @@ from sim.link.library import last_of
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
 from workloads.gpu.figures import figures
-from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
 from workloads.ops import AllReduce, Collective, CopyH2D, Gemm, Operator
@@ -218,8 +217,7 @@ def _configurations(request: Request, op: Operator, spec: GpuSpec) -> tuple[list
     found = choose(op, spec, request.schedule, request.without).candidates
     if linear := request.bench.linear_tiles:
         found = [
-            (replace(c, group=1) if isinstance(c, ThreadblockConfig) and c.schedule in linear else c, time_ps)
-            for c, time_ps in found
+            (replace(config, group=1) if config.schedule in linear else config, time_ps) for config, time_ps in found
         ]
     if request.schedule != "auto" or request.without or request.bench.library:
         return found, ()

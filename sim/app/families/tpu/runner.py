@@ -230,7 +230,7 @@ def array_cycles(op: Operator, spec: TpuSpec, config: Config | str) -> int:
 
 def _unblocked(config: Config | str) -> Config | str:
     """A mapping whose one block are all rows."""
-    return replace(config, m=0, n=0, order="mnk", held=0) if isinstance(config, Config) else config
+    return config if isinstance(config, str) else replace(config, m=0, n=0, order="mnk", held=0)
 
 
 def _unlimited(spec: TpuSpec) -> TpuSpec:
