@@ -110,6 +110,12 @@ def fetch(f: Figures, code_bytes: int) -> int:
     return (-(-code_bytes // f.code_bytes) - 1) * f.load_latency if code_bytes else 0
 
 
+def cold_ps(spec: GpuSpec, code_bytes: int) -> int:
+    """Picoseconds that a kernel takes less where the instruction caches hold its code: set-up, and what it fetches."""
+    f = figures(spec)
+    return f.fixed_ps - f.launch_ps + (f.start + fetch(f, code_bytes)) * PS_PER_S // f.clock_hz
+
+
 def transfer(size_bytes: int, rate: int) -> int:
     """Cycles that `size_bytes` take at `rate` thousandths of a byte a cycle."""
     return -(-size_bytes * MILLI // rate)

@@ -100,6 +100,25 @@ class KernelResult:
     trace: np.ndarray | None = None  # rows of `sim.gpu.engine.events.TraceRow`
 
 
+class HeldCode:
+    """The code that instruction caches hold: of the kernels that ran last."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._bytes: dict[str, int] = {}  # by kernel, the last used at the end
+
+    def __contains__(self, kernel: Kernel) -> bool:
+        return kernel.name in self._bytes
+
+    def hold(self, kernel: Kernel) -> bool:
+        """Leaves a kernel's code there, as a run of it does; whether it was there before."""
+        known = self._bytes.pop(kernel.name, None)
+        self._bytes[kernel.name] = kernel.code_bytes
+        while sum(self._bytes.values()) > self._size_bytes and len(self._bytes) > 1:
+            del self._bytes[next(iter(self._bytes))]
+        return known is not None
+
+
 class Device:
     """A GPU with its memory system. clock: the regulator; exact: every instruction issues in an event of its own.
 
@@ -130,7 +149,7 @@ class Device:
         self.beside: Beside | None = None
         """The collective that runs now, beside which kernels start."""
         self._code: dict[str, int] = {}
-        self._held_code: dict[str, int] = {}  # bytes by kernel, the last used at the end
+        self._held_code = HeldCode(spec.sm.instruction_cache_bytes)
 
     def memory_spec(self, clock_hz: int) -> MemorySpec:
         """The memory system lowered for a core clock."""
@@ -159,11 +178,7 @@ class Device:
 
     def hold_code(self, kernel: Kernel) -> bool:
         """Leaves a kernel's code in the instruction caches, as a run of it does; whether they held it before."""
-        known = self._held_code.pop(kernel.name, None)
-        self._held_code[kernel.name] = kernel.code_bytes
-        while sum(self._held_code.values()) > self.spec.sm.instruction_cache_bytes and len(self._held_code) > 1:
-            del self._held_code[next(iter(self._held_code))]
-        return known is not None
+        return self._held_code.hold(kernel)
 
     def run(
         self,

@@ -39,6 +39,11 @@ class Conditions:
     pdl: bool = False
     dependents: bool = False
 
+    @property
+    def fetches_code(self) -> bool:
+        """Whether kernels that run for the first time fetch their code: a run before has left it where it ran warm."""
+        return self.cold_code and self.l2 != "warm"
+
     def regulator(self, spec: GpuSpec) -> Regulator:
         """A fresh regulator; all return every few microseconds, so that progress shows and Ctrl-C is heard."""
         if self.clock == "locked":

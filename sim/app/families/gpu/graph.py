@@ -13,11 +13,13 @@ from arch.units import BYTES
 from sim.app.families.gpu.steps import Planned, Shared, Work, shared
 from sim.app.families.request import Request, one_of
 from sim.app.report.text import bytes_text
+from sim.gpu.engine.api import HeldCode
 from sim.gpu.engine.beside import Region
-from sim.gpu.language import Program
+from sim.gpu.language import Kernel, Program
 from sim.host.scopes import Place
 from sim.link.nccl import CHANNEL_BUFFER_BYTES
 from sim.memory.model import LINE_BYTES
+from workloads.gpu.figures import cold_ps
 from workloads.graphs import Graph, GraphBuilder, GraphOperator, Step, Value
 from workloads.ops import AllReduce, Collective, CopyH2D, Operator
 from workloads.registry import build
@@ -51,15 +53,41 @@ class PlannedGraph:
         return f"{self.form}: {len(steps)} operators, {kernels} kernels and copies{together}"
 
 
-Pick = Callable[[Operator], tuple[Any, int]]
-"""Who chooses an operator's configuration, with its estimated time in picoseconds."""
+Offers = Callable[[Operator], Sequence[tuple[Any, int]]]
+"""The configurations that an operator can have, each with its estimated time in picoseconds, the best first."""
 
 
-def plan_graph(request: Request, spec: GpuSpec, pick: Pick) -> PlannedGraph:
-    """Kernels and addresses of all steps; InputError where one cannot run or they do not fit the device memory."""
+class _Picks:
+    """Who chooses an operator's configuration: the best estimate, less what a kernel saves of which the steps before
+    have left the code in the instruction caches. cold: kernels fetch their code when they first run."""
+
+    def __init__(self, spec: GpuSpec, offers: Offers, cold: bool) -> None:
+        self._spec, self._offers, self._cold = spec, offers, cold
+        self._held = HeldCode(spec.sm.instruction_cache_bytes)
+        self._ran: dict[tuple[str, str], Sequence[Kernel]] = {}
+
+    def __call__(self, op: Operator) -> tuple[Any, int]:
+        """The configuration of the next step, with its estimate."""
+        offers = self._offers(op)
+        saved = [self._saved(self._ran.get((op.word, str(config)), ())) for config, _ in offers]
+        return min(zip(offers, saved, strict=True), key=lambda entry: entry[0][1] - entry[1])[0]
+
+    def _saved(self, kernels: Sequence[Kernel]) -> int:
+        return sum(cold_ps(self._spec, kernel.code_bytes) for kernel in kernels if self._cold and kernel in self._held)
+
+    def run(self, op: Operator, config: Any, kernels: Sequence[Kernel]) -> None:
+        """A step runs these kernels."""
+        self._ran[op.word, str(config)] = kernels
+        for kernel in kernels:
+            self._held.hold(kernel)
+
+
+def plan_graph(request: Request, spec: GpuSpec, offers: Offers, cold: bool) -> PlannedGraph:
+    """Kernels and addresses of all steps; InputError where one cannot run or they do not fit the device memory. cold:
+    kernels fetch their code when they first run."""
     graph, form = _graph_in_form(request, spec)
     addresses, end = graph.addresses()
-    library = _SUMS[FORMS[form][0]]
+    library, pick = _SUMS[FORMS[form][0]], _Picks(spec, offers, cold)
     steps = [
         dataclasses.replace(_planned(graph, step, spec, addresses, end, pick, library), place=Place(step.stream, waits))
         for step, waits in zip(graph.steps, graph.waits, strict=True)
@@ -67,9 +95,9 @@ def plan_graph(request: Request, spec: GpuSpec, pick: Pick) -> PlannedGraph:
     return PlannedGraph(graph, form, Work(steps, FORMS[form][1]))
 
 
-def graph_listing(request: Request, spec: GpuSpec, pick: Pick) -> str:
+def graph_listing(request: Request, spec: GpuSpec, offers: Offers, cold: bool) -> str:
     """The steps of a graph with the kernels and addresses of each; a kernel's own program is its operator's listing."""
-    planned = plan_graph(request, spec, pick)
+    planned = plan_graph(request, spec, offers, cold)
     graph = planned.graph
     addresses, _ = graph.addresses()
 
@@ -107,7 +135,7 @@ def _graph(op: Operator, fused: bool) -> Graph:
 
 
 def _planned(
-    graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: Pick, library: str
+    graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: _Picks, library: str
 ) -> Planned:
     """A step with its program; scratch begins at `end`. library: whose kernels sum over devices."""
     if isinstance(step.op, CopyH2D):
@@ -118,6 +146,7 @@ def _planned(
         return Planned(step.op, None, {}, label=step.label, shared=made, regions=regions)
     config, estimate_ps = pick(step.op)
     program = build(step.op, spec, config)
+    pick.run(step.op, config, program.kernels)
     placed, step_end = _place(step, program, addresses, end)
     if step_end > spec.dram.size_bytes:
         raise InputError(

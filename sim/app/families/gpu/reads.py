@@ -19,7 +19,6 @@ from sim.gpu.language.ops import CP_ASYNC, Action, OpSpec, Unit, op_spec
 from sim.gpu.lower.instructions import instruction, mixed_instruction
 from sim.link.nccl import path_between
 
-
 _THROUGH_LSU = frozenset((Unit.SHARED, Unit.GLOBAL))
 """Units that are reached through the address unit of a sub-core."""
 

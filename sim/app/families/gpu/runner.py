@@ -17,7 +17,7 @@ from sim.app.families.family import Ran, Subject
 from sim.app.families.gpu.collective import SCHEDULES as LIBRARIES
 from sim.app.families.gpu.collective import CollectivePlan
 from sim.app.families.gpu.conditions import Conditions, conditions_of
-from sim.app.families.gpu.graph import Pick, PlannedGraph, graph_listing, plan_graph
+from sim.app.families.gpu.graph import Offers, PlannedGraph, graph_listing, plan_graph
 from sim.app.families.gpu.reads import took_part
 from sim.app.families.gpu.records import machine_figures
 from sim.app.families.gpu.sampled import sample_note
@@ -74,7 +74,7 @@ class Gpu:
                 raise InputError(f"pdl: {request.asked.word} starts when what is before it has ended; leave it out")
             return CollectivePlan(request, spec, request.asked.with_defaults(spec.default_dtype))
         if _is_graph(request.asked):
-            planned = plan_graph(request, spec, _pick(request, spec, conditions))
+            planned = plan_graph(request, spec, _offers(request, spec, conditions), conditions.fetches_code)
             if request.pdl and planned.work.overlaps:
                 raise InputError("pdl: beside kernels there are sums over devices; leave it out, or take overlap=0")
             return GraphPlan(request, spec, conditions, planned)
@@ -89,7 +89,8 @@ class Gpu:
         if isinstance(request.asked, Collective):
             raise InputError(f"listing: {request.asked.word} is a kernel of a library, not a program of the language")
         if _is_graph(request.asked):
-            return graph_listing(request, spec, _pick(request, spec, conditions_of(request, spec)))
+            conditions = conditions_of(request, spec)
+            return graph_listing(request, spec, _offers(request, spec, conditions), conditions.fetches_code)
         op = operator_on(request.asked, spec)
         if isinstance(op, OwnProgram) and _is_compiled(op):
             return _compiled_listing(op.program, spec)
@@ -341,18 +342,18 @@ class OperatorPlan:
         return _ran(self.request, self.spec, self.conditions, work, done, str(self.op.dtype), step.program.schedule)
 
 
-def _pick(request: Request, spec: GpuSpec, conditions: Conditions) -> Pick:
-    """How the operators of a graph are chosen: as held, by their estimates, or each tuned alone."""
+def _offers(request: Request, spec: GpuSpec, conditions: Conditions) -> Offers:
+    """What the operators of a graph choose from: what is held, all with their estimates, or each tuned alone."""
 
     if request.held:
-        return lambda op: choose(op, spec, request.holding(op).schedule).candidates[0]
+        return lambda op: choose(op, spec, request.holding(op).schedule).candidates[:1]
 
     @cache
-    def tuned(op: Operator) -> tuple[Any, int]:
+    def tuned(op: Operator) -> Sequence[tuple[Any, int]]:
         plan = OperatorPlan(request, spec, conditions, op, choose(op, spec).candidates)
-        return plan.configurations[decide(plan, tune=True).chosen]
+        return [plan.configurations[decide(plan, tune=True).chosen]]
 
-    return tuned if request.tune else lambda op: choose(op, spec).candidates[0]
+    return tuned if request.tune else lambda op: choose(op, spec).candidates
 
 
 @dataclass(frozen=True)
