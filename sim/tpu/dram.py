@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from arch.tpu import TpuSpec
@@ -17,6 +19,15 @@ UNIT_BYTES = 512
 """What goes to one channel before the next has its turn: the native access size of TPU v4i."""
 
 
+def _places(channels: int) -> list[float]:
+    """Places in the second half of an interval, spread evenly however many there are: those of fewer stay."""
+    places = [0.5, 1.0]
+    while len(places) < channels:
+        ends = sorted(places)
+        places += [(low + high) / 2 for low, high in pairwise(ends)]
+    return places[:channels]
+
+
 class ExternalMemory:
     """The memory of one machine in one run."""
 
@@ -27,8 +38,8 @@ class ExternalMemory:
         interval, duration = (ps_to_ticks(ps, clock) if together else 0 for ps in (dram.t_refi_ps, dram.t_rfc_ps))
         if together:
             self._spec = self._spec._replace(rfc=0)
-        # Channels are refreshed in turn, so that they do not all stop at a time.
-        due = interval * (1 + np.arange(dram.channels, dtype=np.int64)) // dram.channels
+        # Channels are refreshed at different times, one more of them between two others.
+        due = np.array([round(interval * place) for place in _places(dram.channels)], np.int64)
         self._refresh = Refresh(interval, duration, due)
         self._state = new_dram_state(self._spec)
         self._counters = np.zeros(len(MemoryCounter), np.int64)
