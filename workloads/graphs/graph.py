@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -86,12 +86,32 @@ class Unread:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Equal layers after each other: `times` times as many steps as `steps`, from step `first` on."""
+
+    first: int
+    steps: int
+    times: int
+
+    def layer(self, number: int) -> range:
+        """The steps of a layer."""
+        begin = self.first + number * self.steps
+        return range(begin, begin + self.steps)
+
+    @property
+    def all(self) -> range:
+        """The steps of all layers."""
+        return range(self.first, self.first + self.steps * self.times)
+
+
+@dataclass(frozen=True)
 class Graph:
     """Operators in the order in which they are called.
 
     inputs: buffers that exist before. outputs: buffers that stay after. others: one of `OTHERS`. joined: whether steps
     read what others wrote; a file that says shapes alone has steps without operands, which always run apart. unread:
-    what a model has beside them. notes: what a reader of a report must know.
+    what a model has beside them. notes: what a reader of a report must know. repeats: layers that are equal but for
+    their tensors.
     """
 
     name: str
@@ -103,6 +123,7 @@ class Graph:
     joined: bool = True
     unread: Unread = Unread()
     notes: tuple[str, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
 
     @functools.cached_property
     def waits(self) -> tuple[tuple[int, ...], ...]:
@@ -179,6 +200,7 @@ class GraphBuilder:
     _steps: list[Step] = field(default_factory=list)
     _sizes: dict[str, int] = field(default_factory=dict)
     _inputs: list[str] = field(default_factory=list)
+    _repeats: list[Repeat] = field(default_factory=list)
     _filled: set[str] = field(default_factory=set)
     """Buffers in which there is something: those that exist before, and those that a step has written."""
 
@@ -248,6 +270,20 @@ class GraphBuilder:
         op = AllGather(gpus=devices, elements=size, dtype=value.dtype)
         return self._collective(label, op, value, size)
 
+    def repeat(self, times: int, layer: Callable[[Value, int], Value], x: Value) -> Value:
+        """Layers that are equal but for their tensors: `layer(x, number)` calls the operators of one, and gives what
+        the next one takes. InputError where two are not equal."""
+        first, size = len(self._steps), 0
+        for number in range(times):
+            begin = len(self._steps)
+            x = layer(x, number)
+            own, size = self._steps[begin:], size or len(self._steps) - begin
+            if _pattern(own) != _pattern(self._steps[first : first + size]):
+                raise InputError(f"graph {self.name}: layer {number + 1} of repeat has other operators than layer 1")
+        if size and times > 1:
+            self._repeats.append(Repeat(first, size, times))
+        return x
+
     def _collective(self, label: str, op: Operator, value: Value, size: int, stream: int = 0) -> Value:
         """A call with this device's buffer alone as operand, and its result of `size` elements."""
         result = self._value(f"{len(self._steps)}.{label}.y", size, value.dtype)
@@ -295,7 +331,10 @@ class GraphBuilder:
             self._check(f"graph {self.name}", value)
         self._check_filled(f"graph {self.name}", outputs)
         names = tuple(dict.fromkeys(value.buffer for value in outputs))
-        return Graph(self.name, tuple(self._steps), tuple(self._inputs), names, dict(self._sizes), self.others)
+        return Graph(
+            self.name, tuple(self._steps), tuple(self._inputs), names, dict(self._sizes), self.others,
+            repeats=tuple(self._repeats),
+        )  # fmt: skip
 
     def _value(self, name: str, size: int, dtype: str) -> Value:
         format_of(dtype, f"graph {self.name}, {name}: dtype")
@@ -303,6 +342,11 @@ class GraphBuilder:
             raise InputError(f"graph {self.name}, {name}: size={size} must be a whole number from 1 on")
         self._sizes[name] = size * DTYPE_BYTES[dtype]
         return Value(name, size, dtype)
+
+
+def _pattern(steps: Sequence[Step]) -> list[tuple[str, Operator, int]]:
+    """What must be equal in layers that repeat."""
+    return [(step.label, step.op, step.stream) for step in steps]
 
 
 class GraphOperator(Operator):

@@ -256,11 +256,12 @@ class _Decoder:
 
     def whole(self) -> Value:
         """All layers, each with weights and a cache of its own; around them what turns tokens into vectors and back."""
-        x = self.first()
-        for layer in range(self.op.layers):
-            for part in (self.attention, self.inner):
-                x = self.joined(x, self._shared_sum(part(x, f"{layer}")))
-        return self.last(x)
+        return self.last(self.g.repeat(self.op.layers, self._layer, self.first()))
+
+    def _layer(self, x: Value, number: int) -> Value:
+        for part in (self.attention, self.inner):
+            x = self.joined(x, self._shared_sum(part(x, f"{number}")))
+        return x
 
     def first(self) -> Value:
         """Vectors of the tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from arch.errors import InputError
@@ -62,24 +63,24 @@ class _Picks:
     have left the code in the instruction caches. cold: kernels fetch their code when they first run."""
 
     def __init__(self, spec: GpuSpec, offers: Offers, cold: bool) -> None:
-        self._spec, self._offers, self._cold = spec, offers, cold
+        self.spec, self._cold = spec, cold
+        self._offers = cache(lambda op: [(*offer, (op.word, str(offer[0]))) for offer in offers(op)])
+        self._built = cache(lambda op, config: build(op, spec, config))
         self._held = HeldCode(spec.sm.instruction_cache_bytes)
         self._ran: dict[tuple[str, str], Sequence[Kernel]] = {}
 
-    def __call__(self, op: Operator) -> tuple[Any, int]:
-        """The configuration of the next step, with its estimate."""
-        offers = self._offers(op)
-        saved = [self._saved(self._ran.get((op.word, str(config)), ())) for config, _ in offers]
-        return min(zip(offers, saved, strict=True), key=lambda entry: entry[0][1] - entry[1])[0]
-
-    def _saved(self, kernels: Sequence[Kernel]) -> int:
-        return sum(cold_ps(self._spec, kernel.code_bytes) for kernel in kernels if self._cold and kernel in self._held)
-
-    def run(self, op: Operator, config: Any, kernels: Sequence[Kernel]) -> None:
-        """A step runs these kernels."""
-        self._ran[op.word, str(config)] = kernels
-        for kernel in kernels:
+    def next(self, op: Operator) -> tuple[Program, int]:
+        """The program of the next step, which equal ones share, with its estimate."""
+        config, estimate_ps, name = min(self._offers(op), key=lambda offer: offer[1] - self._saved(offer[2]))
+        program: Program = self._built(op, config)
+        self._ran[name] = program.kernels
+        for kernel in program.kernels:
             self._held.hold(kernel)
+        return program, estimate_ps
+
+    def _saved(self, name: tuple[str, str]) -> int:
+        kernels = self._ran.get(name, ()) if self._cold else ()
+        return sum(cold_ps(self.spec, kernel.code_bytes) for kernel in kernels if kernel in self._held)
 
 
 def plan_graph(request: Request, spec: GpuSpec, offers: Offers, cold: bool) -> PlannedGraph:
@@ -87,12 +88,13 @@ def plan_graph(request: Request, spec: GpuSpec, offers: Offers, cold: bool) -> P
     kernels fetch their code when they first run."""
     graph, form = _graph_in_form(request, spec)
     addresses, end = graph.addresses()
-    library, pick = _SUMS[FORMS[form][0]], _Picks(spec, offers, cold)
+    picks = _Picks(spec, offers, cold)
+    sums = cache(lambda op: shared(op, spec, _SUMS[FORMS[form][0]]))
     steps = [
-        dataclasses.replace(_planned(graph, step, spec, addresses, end, pick, library), place=Place(step.stream, waits))
+        dataclasses.replace(_planned(graph, step, picks, sums, addresses, end), place=Place(step.stream, waits))
         for step, waits in zip(graph.steps, graph.waits, strict=True)
     ]
-    return PlannedGraph(graph, form, Work(steps, FORMS[form][1]))
+    return PlannedGraph(graph, form, Work(steps, FORMS[form][1], graph.repeats))
 
 
 def graph_listing(request: Request, spec: GpuSpec, offers: Offers, cold: bool) -> str:
@@ -135,18 +137,17 @@ def _graph(op: Operator, fused: bool) -> Graph:
 
 
 def _planned(
-    graph: Graph, step: Step, spec: GpuSpec, addresses: dict[str, int], end: int, pick: _Picks, library: str
+    graph: Graph, step: Step, picks: _Picks, sums: Callable[[Any], Shared], addresses: dict[str, int], end: int
 ) -> Planned:
-    """A step with its program; scratch begins at `end`. library: whose kernels sum over devices."""
+    """A step with its program; scratch begins at `end`. sums: how a library sums over devices."""
+    spec = picks.spec
     if isinstance(step.op, CopyH2D):
         return Planned(step.op, None, {}, label=step.label)
     if isinstance(step.op, AllReduce | Collective):
-        made = shared(step.op, spec, library)
+        made = sums(step.op)
         regions = _regions(step, made, spec, addresses, end) if step.stream else ()
         return Planned(step.op, None, {}, label=step.label, shared=made, regions=regions)
-    config, estimate_ps = pick(step.op)
-    program = build(step.op, spec, config)
-    pick.run(step.op, config, program.kernels)
+    program, estimate_ps = picks.next(step.op)
     placed, step_end = _place(step, program, addresses, end)
     if step_end > spec.dram.size_bytes:
         raise InputError(

@@ -394,6 +394,8 @@ class GraphPlan:
         from sim.app.families.gpu.trace_graph import GraphRecorder
 
         kernels = [kernel for step in work.steps for kernel in step.kernels]
+        if wanted != self.overview:
+            work = replace(work, repeats=())  # what is wanted may lie in any layer
         recorder = GraphRecorder(_facts(self.request, str(self.planned)), kernels, self.spec, wanted)
         try:
             done = run_steps(work, self.spec, self.conditions, progress, recorder)
@@ -491,9 +493,10 @@ def _ran(
         check=partial(_checked, work.steps, spec, conditions) if request.check else None,
         reads=lambda path: took().reads(path),
         notes=[
+            *done.notes,
             *_streams(spec, work, done),
             *_early(conditions, done),
-            *(note for entry in done.done for result in entry.results if (note := sample_note(result.kernel))),
-            *(note for step in work.steps if step.program is not None for note in step.program.notes),
+            *dict.fromkeys(note for entry in done.done for r in entry.results if (note := sample_note(r.kernel))),
+            *dict.fromkeys(note for step in work.steps if step.program is not None for note in step.program.notes),
         ],
     )

@@ -18,6 +18,7 @@ from arch.gpu import GpuSpec
 from sim.app.families.family import LateError
 from sim.app.families.gpu.conditions import Conditions
 from sim.app.families.gpu.records import collective_record, copy_record, kernel_record, memory_bytes, path_counters
+from sim.app.families.gpu.repeats import Settling
 from sim.app.families.gpu.sampled import Pace
 from sim.app.families.request import Progress
 from sim.app.report.record import GpuLaunch, KernelRecord
@@ -38,6 +39,7 @@ from sim.link.library import Ended, Kind, Plan, Traffic, traffic
 from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
+from workloads.graphs import Repeat
 from workloads.ops import AllReduce, Collective, CopyH2D, Operator
 
 SETTLED_PS = 40 * PowerRegulator.WINDOW_PS
@@ -150,10 +152,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`."""
+    """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. repeats: layers of which
+    some may be counted."""
 
     steps: Sequence[Planned]
     calling: str
+    repeats: Sequence[Repeat] = ()
 
     @property
     def overlaps(self) -> bool:
@@ -169,7 +173,8 @@ class Work:
 @dataclass(frozen=True)
 class Done:
     """A step that has run. results, records: of its kernels in order; of a copy or a collective one record. moved_ps:
-    its time. dependents: of its kernels under programmatic dependent launch; overlaps: what came of these."""
+    its time. dependents: of its kernels under programmatic dependent launch; overlaps: what came of these. number: of
+    the step."""
 
     planned: Planned
     moved_ps: int = 0
@@ -177,6 +182,12 @@ class Done:
     records: list[KernelRecord] = field(default_factory=list)
     dependents: list[Dependent] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
+    number: int = 0
+
+    @property
+    def time_ps(self) -> int:
+        """Device time of its kernels."""
+        return sum(record.time_ps for record in self.records)
 
     def call(self) -> Call:
         """What the host calls for it."""
@@ -189,10 +200,11 @@ class Done:
 
 @dataclass(frozen=True)
 class StepsRun:
-    """Steps that have run once, and when each was called."""
+    """Steps that have run once, and when each was called. notes: which layers were counted as others."""
 
     done: Sequence[Done]
     times: Sequence[CallTime]
+    notes: Sequence[str] = ()
 
     @property
     def records(self) -> list[KernelRecord]:
@@ -249,7 +261,7 @@ def run_steps(
         runner.launch()
         device.regulator = conditions.regulator(spec)
     elif warm:
-        runner.warm()
+        runner.warm(work.steps)
     else:
         runner.flush()
     if warm and conditions.replayed and conditions.replayed.layers > 1:
@@ -346,15 +358,15 @@ class _Runner:
             warm_lines(spec, self.device.memory, first, lines, dirty=True)
         clean(self.device.memory)
 
-    def warm(self) -> None:
-        """Leaves in the caches what a run before would: code, the tensors that were touched last, of a step what it
-        wrote."""
-        for kernel in (kernel for step in self.work.steps for kernel in step.kernels if kernel is not None):
+    def warm(self, steps: Sequence[Planned]) -> None:
+        """Leaves in the caches what a run of some steps would: code, the tensors that were touched last, of a step what
+        it wrote."""
+        for kernel in (kernel for step in steps for kernel in step.kernels if kernel is not None):
             self.device.hold_code(kernel)
         spec = self.device.memory_spec(self.device.regulator.clock_hz)
         touched: list[list[_Lines]] = []  # by step, the last one first
         lines = 0
-        for step in reversed(self.work.steps):
+        for step in reversed(steps):
             tensors = step.program.tensors if step.program else ()
             own = []
             for tensor in sorted(tensors, key=lambda t: t.role != "input"):
@@ -401,7 +413,7 @@ class _Runner:
             _note_beside(run.done, times)
         elif any(entry.dependents for entry in run.done):
             _note_early(run.done, times)
-        return StepsRun(run.done, times)
+        return StepsRun(run.done, times, [repeat.note for repeat in run.repeats if repeat.note])
 
 
 def _busy_mw(records: Sequence[KernelRecord]) -> int:
@@ -485,14 +497,36 @@ class _StreamRun:
         self.host = Host(self.spec)
         self.device.beside = None
         self.running: Launch | None = None
-        self.done = [self._entry(step) for step in self.work.steps]
+        self.done = [self._entry(number, step) for number, step in enumerate(self.work.steps)]
         self.total = sum(max(step.op.flops, 1) for step in self.work.steps)
+        self.runner = runner
+        self.repeats = [] if self.conditions.exact or self.work.overlaps else self._repeats()
+        self.stale: Sequence[Planned] = ()  # the steps that were counted last, whose lines the L2 does not hold
 
-    def _entry(self, step: Planned) -> Done:
+    def _repeats(self) -> list[Settling]:
+        """Layers that repeat, each with the bytes that are touched before it; 0 where its kernels are not yet those of
+        the last one."""
+        found = []
+        for repeat in self.work.repeats:
+            layers = [[self.work.steps[i] for i in repeat.layer(number)] for number in range(repeat.times)]
+            seen: dict[int, int] = {}  # by address, bytes of tensors
+            before = []
+            for layer in layers:
+                alike = all(mine.program is other.program for mine, other in zip(layer, layers[-1], strict=True))
+                before.append(sum(seen.values()) if alike else 0)
+                for step in layer:
+                    for tensor in step.program.tensors if step.program else ():
+                        seen[step.addresses[tensor.name]] = tensor.size_bytes
+            layer = layers[-1]
+            moved = sum(tensor.size_bytes for step in layer if step.program for tensor in step.program.tensors)
+            found.append(Settling(repeat, self.done, before, moved))
+        return found
+
+    def _entry(self, number: int, step: Planned) -> Done:
         """A step that is to run; of what moves beside kernels all is known."""
         if step.shared:
-            return Done(step, self.spec.launch.kernel_ps + step.shared.time_ps)
-        return Done(step, step.copy.duration_ps(self.spec) if step.copy else 0)
+            return Done(step, self.spec.launch.kernel_ps + step.shared.time_ps, number=number)
+        return Done(step, step.copy.duration_ps(self.spec) if step.copy else 0, number=number)
 
     def calls(self) -> list[_Issued]:
         """What the host calls, in order."""
@@ -562,6 +596,9 @@ class _StreamRun:
         """Runs a kernel and makes its record. before: work of the steps before its own."""
         step, recorder = entry.planned, self.recorder
         assert step.program is not None
+        if (source := self._source(entry)) is not None:
+            yield _count(entry, source)
+            return
         if step.op.dtype is not None:
             self.device.energy.set_tensor_dtype(step.op.dtype)
         origin_ps = self.host.now_ps - self.spec.launch.kernel_ps
@@ -598,11 +635,37 @@ class _StreamRun:
         launch.drop()
         yield time_ps
 
+    def _source(self, entry: Done) -> Done | None:
+        """The step of an equal layer as which one is counted; None for one that is simulated, in an L2 that holds what
+        was counted before it."""
+        for settling in self.repeats:
+            repeat = settling.repeat
+            if entry.number not in repeat.all:
+                continue
+            layer, position = divmod(entry.number - repeat.first, repeat.steps)
+            if settling.counts(layer, self.spec, self.device.regulator):
+                self.stale = [self.work.steps[number] for number in repeat.layer(layer)]
+                return self.done[repeat.layer(settling.source(layer))[position]]
+        if self.stale:
+            self.runner.warm(self.stale)
+            self.stale = ()
+        return None
+
     def _left_ps(self) -> int | None:
         """How long the next kernel may take."""
         if self.limit_ps is None:
             return None
         return self.limit_ps - sum(record.time_ps for done in self.done for record in done.records)
+
+
+def _count(entry: Done, source: Done) -> int:
+    """Counts the next kernel of a step as the same one of another step; its time."""
+    number = len(entry.results)
+    entry.records.append(source.records[number])
+    entry.results.append(source.results[number])
+    if entry.dependents:
+        entry.overlaps.append(source.overlaps[number])
+    return source.results[number].time_ps
 
 
 def _overlap(launch: Launch) -> Overlap:
