@@ -109,7 +109,8 @@ class Wait:
 
 @dataclass(frozen=True)
 class Result:
-    """What one run counted. accounts: by unit, ticks by cause, each unit's summing to `ticks`."""
+    """What one run counted. accounts: by unit, ticks by cause, each unit's summing to `ticks`. events: instructions
+    with their repetitions."""
 
     ticks: int
     array_ticks: int
@@ -281,7 +282,7 @@ class Machine:
             accounts={name: unit.account for name, unit in self.units.items()},
             counters=self._counters(),
             instructions=len(self.program.instructions),
-            events=sum(len(unit.ends) for unit in self.units.values()),
+            events=sum(getattr(step, "repeat", 1) for step in self.program.instructions),
             spans={name: unit.spans for name, unit in self.units.items() if unit.spans is not None},
             fifo_levels={i: array.levels for i, array in enumerate(self.arrays)} if self._log else {},
         )

@@ -5,11 +5,13 @@ the fastest. `auto` simulates these until what all took is `DEAREST` times what 
 a small problem costs; within the latter, it also simulates what the best estimate has without one of its mechanisms,
 whatever the estimates say. What the estimate does not see is much the same for all that computes in one way, so the
 best of each way comes first, and then the better estimate. Once choosing costs more than a small problem, nothing is
-simulated that cannot be faster by `MISSED_PERCENT`, where estimates of its way say how short it can be at the least.
+simulated that lacks a mechanism, that has the estimate of another one of its way, or that cannot be faster by
+`MISSED_PERCENT`, where estimates of its way say how short it can be at the least.
 Where simulations show a larger error than the stated one, what could still be faster within the shown one follows, as
 long as choosing may cost it.
-Tuning simulates every candidate. A candidate is given up as soon as it has taken longer than the fastest so far. What
-a simulation costs is counted in events of the engine and not in seconds, so that every machine chooses alike.
+Tuning simulates every candidate. A candidate is given up as soon as it has taken longer than the fastest so far, or
+must by its pace. What a simulation costs is counted in events of the engine and not in seconds, so that every machine
+chooses alike.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from sim.app.families.request import Progress, part
 from sim.app.trace.window import TooMuchError
 from workloads.estimates import excess_percent
 
-DEAREST = 3
+DEAREST = 2
 """What choosing may cost: so many times the simulation of what is chosen."""
 SMALL_EVENTS = 600_000
 """Events that choosing may take in any case: 0.2 s on one core, which does some three million a second."""
@@ -224,8 +226,12 @@ class _Search:
         return self.events + max(self.costs.values()) <= most
 
     def may_be_faster(self, number: int) -> bool:
-        """Whether a candidate may beat the fastest so far, by what estimates of its way say."""
-        return _may_be_faster(self.plan, number, min(ran.cycles for ran in self.runs.values()))
+        """Whether a candidate may beat the fastest so far: it lacks no mechanism, no other one of its way with the same
+        estimate has run, and estimates of its way do not exclude it."""
+        plan = self.plan
+        if number in plan.simpler or any(_alike(plan, number, other) for other in self.costs):
+            return False
+        return _may_be_faster(plan, number, min(ran.cycles for ran in self.runs.values()))
 
     def overlooked(self, wanted: Collection[int]) -> int | None:
         """The candidate beyond the stated error that is likeliest to beat the fastest by `MISSED_PERCENT` within the
@@ -267,8 +273,8 @@ def _simulated(
 
 
 def cost_of(plan: Plan, ran: Ran | Timed | Late) -> int:
-    """What simulating a candidate cost, in events."""
-    return ran.counts.get("events", 0) + plan.ready_events
+    """What simulating a candidate cost, in events of the compiled engine of GPUs."""
+    return ran.counts.get("events", 0) * plan.event_cost + plan.ready_events
 
 
 def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
@@ -279,6 +285,12 @@ def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
     first = dict.fromkeys([*best, *wanted, *plan.simpler])
     yield from first
     yield from (number for number in range(len(plan.candidates)) if number not in first)
+
+
+def _alike(plan: Plan, number: int, other: int) -> bool:
+    """Whether estimates do not tell two candidates apart at all, such as a tile and its transpose."""
+    same_way = plan.ways and plan.ways[number] == plan.ways[other]
+    return bool(same_way) and plan.candidates[number][1] == plan.candidates[other][1]
 
 
 def _may_be_faster(plan: Plan, number: int, cycles: int) -> bool:

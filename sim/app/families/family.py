@@ -116,6 +116,10 @@ class Plan(Protocol):
         """By how much the estimate of the fastest candidate may lie above the best one."""
 
     @property
+    def event_cost(self) -> int:
+        """What one event of its runs costs, in events of the compiled engine of GPUs."""
+
+    @property
     def ready_events(self) -> int:
         """What it costs to make a candidate ready to run, as events of the engine that take as long."""
 

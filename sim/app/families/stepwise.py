@@ -71,6 +71,7 @@ class StepwisePlan:
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
+    event_cost = 1
     overview = Wanted()
 
     @classmethod

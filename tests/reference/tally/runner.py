@@ -59,7 +59,7 @@ class TallyPlan:
     simpler: ClassVar[tuple[int, ...]] = ()
     candidates: ClassVar[list[tuple[str, int]]] = []
     overview = Wanted()
-    ready_events = 1
+    event_cost = ready_events = 1
 
     @property
     def subject(self) -> Subject:

@@ -102,7 +102,7 @@ class MappingPlan:
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     overview = Wanted()
-    ready_events = _BUILD_EVENTS
+    event_cost, ready_events = 1, _BUILD_EVENTS
 
     @property
     def subject(self) -> Subject:

@@ -43,6 +43,7 @@ class CollectivePlan:
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
+    event_cost = 1
 
     @property
     def subject(self) -> Subject:

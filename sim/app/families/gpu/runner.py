@@ -277,6 +277,7 @@ class OperatorPlan:
     simpler: tuple[int, ...] = ()
 
     overview = Wanted()
+    event_cost: ClassVar[int] = 1
 
     @property
     def subject(self) -> Subject:
@@ -369,6 +370,7 @@ class GraphPlan:
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
+    event_cost = 1
 
     @property
     def subject(self) -> Subject:

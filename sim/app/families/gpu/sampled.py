@@ -13,6 +13,12 @@ from sim.engine.clock import ps_to_ticks
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.language import Kernel
 
+SPANS = 4
+"""Parts of the time that a launch may take over which its pace is taken."""
+LEAST_WINDOWS = 5
+"""Windows of the regulator that such a part has at the least: a shorter launch has no pace."""
+SETTLED = 1.02
+"""By how much a pace may have risen over half a span."""
 STEADY = (0.1, 0.9)
 """Share of a sample's work between which its pace is taken."""
 
@@ -31,10 +37,30 @@ class Pace:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
         self._seen: list[tuple[int, int, float]] = [(0, 0, 0.0)]
+        self._from = 0  # where the last span began
+        self._paces: list[float] = []  # work a picosecond in the spans so far
 
     def note(self, time_ps: int) -> None:
         """The launch has come to `time_ps`."""
         self._seen.append((time_ps, self.launch.macs_done, self.launch.share_done))
+
+    def beyond(self, limit_ps: int, macs: int) -> bool:
+        """Whether the launch takes longer than `limit_ps` even if it goes on as fast as it ever was over a quarter of
+        that; not before its pace has settled. macs: what it multiplies at least; 0: not known, its CTAs count."""
+        time_ps, done, share = self._seen[-1]
+        span_ps = limit_ps // SPANS
+        if time_ps < span_ps or self.launch.kernel.stands_for > self.launch.kernel.ctas:
+            return False
+        while self._seen[self._from + 1][0] <= time_ps - span_ps:
+            self._from += 1
+        before_ps, before, share_before = self._seen[self._from]
+        left, more = (macs - done, done - before) if macs and done else (1 - share, share - share_before)
+        self._paces.append(more / (time_ps - before_ps))
+        if len(self._seen) - self._from < LEAST_WINDOWS or len(self._paces) < (len(self._seen) - self._from) // 2:
+            return False
+        earlier, best = self._paces[-((len(self._seen) - self._from) // 2)], max(self._paces)
+        settled = 0 < self._paces[-1] <= SETTLED * earlier
+        return settled and share < 1 and time_ps + left / best > limit_ps
 
     def whole(self, result: KernelResult) -> KernelResult:
         """What the whole launch takes and counts; the result itself where it is no sample."""

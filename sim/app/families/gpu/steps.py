@@ -608,8 +608,12 @@ class _StreamRun:
         launch = self.device.build(kernel, step.addresses, origin_ps=origin_ps)
         self.running = launch
         time_ps, pace = 0, Pace(launch)
-        for window, time_ps in enumerate(launch.windows(limit_ps=self._left_ps())):
+        left_ps, macs = self._left_ps(), step.op.macs if len(step.program.kernels) == 1 else 0
+        for window, time_ps in enumerate(launch.windows(limit_ps=left_ps)):
             pace.note(time_ps)
+            if left_ps is not None and pace.beyond(left_ps, macs):
+                launch.late = True
+                break
             if recorder is not None:
                 recorder.advanced(origin_ps, launch)
             if window % (1 if self.work.overlaps else _WINDOWS_A_STEP) == 0:

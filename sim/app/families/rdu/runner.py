@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 SCOPES = ("kernel", "host")
 
+_EVENT_COST = 2
+"""Events of the compiled engine of GPUs that take as long as one of this family's, with what prepares it."""
 _BUILD_EVENTS = 10_000
 """Events that take as long as writing a program and what else comes before its units are placed."""
 
@@ -141,6 +143,7 @@ class ProgramPlan:
 
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
+    event_cost: ClassVar[int] = _EVENT_COST
     overview = Wanted()
 
     @property
@@ -208,6 +211,7 @@ class AllReducePlan:
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
+    event_cost = 1
     overview = Wanted()
 
     @property
@@ -257,6 +261,7 @@ class CopyPlan:
     ways: ClassVar[tuple[str, ...]] = ()
     simpler: ClassVar[tuple[int, ...]] = ()
     error_percent = ready_events = 0
+    event_cost = 1
     overview = Wanted()
 
     @property
