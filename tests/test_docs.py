@@ -19,7 +19,7 @@ from arch.load import load_arch
 from scripts.tables import reference
 from sim.app.cli import _parser
 from sim.app.cli.arguments import parse
-from sim.gpu.engine.events import Reason
+from sim.gpu.units.events import Reason
 from sim.rdu.layout import Reason as StageReason
 from sim.tpu.machine import NON_MATRIX
 

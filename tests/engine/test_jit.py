@@ -76,7 +76,7 @@ def test_sources_are_what_a_file_imports_over_all_steps() -> None:
     sources = {str(path.relative_to(REPOSITORY)) for path in jit.kernel_sources(REPOSITORY / "sim/gpu/engine/loop.py")}
     assert {
         "sim/gpu/engine/loop.py",
-        "sim/gpu/engine/tensor.py",
+        "sim/gpu/units/tensor.py",
         "sim/gpu/lower/tables.py",
         "sim/memory/dram_kernel.py",
         "sim/engine/jit.py",

@@ -11,8 +11,8 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device, KernelResult
-from sim.gpu.engine.events import Event
 from sim.gpu.language import GlobalTensor, Kernel, Program
+from sim.gpu.units.events import Event
 
 Runner = Callable[..., KernelResult]
 

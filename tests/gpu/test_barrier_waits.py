@@ -8,8 +8,8 @@ import pytest
 
 from arch.gpu import GpuSpec
 from sim.gpu.engine.api import KernelResult
-from sim.gpu.engine.events import Event
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, RegisterTile, RoleBuilder
+from sim.gpu.units.events import Event
 from tests.gpu.conftest import column, run
 
 CYCLE = 256

@@ -13,8 +13,8 @@ from arch.load import load_arch
 from sim.app.run import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Event
 from sim.gpu.language import CLUSTER_RANK, KernelBuilder, Op, Program, RegisterTile
+from sim.gpu.units.events import Event
 from tests.gpu.conftest import column, cycles, run
 from tests.gpu.kernels import numbers, wgmma_gemm
 

@@ -17,10 +17,10 @@ from arch.load import load_arch
 from sim.gpu.counters import Counter
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.deadlock import DeadlockError
-from sim.gpu.engine.events import Window
-from sim.gpu.engine.warp import Warp
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
 from sim.gpu.power.regulator import FixedClock
+from sim.gpu.units.events import Window
+from sim.gpu.units.warp import Warp
 from tests.gpu.conftest import run
 from tests.gpu.kernels import dynamic_copy, matrix, mma_gemm, split_sum, tma_copy, wgmma_gemm
 

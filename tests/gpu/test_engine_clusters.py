@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from arch.load import load_arch
-from sim.gpu.engine.events import Event
 from sim.gpu.language import CTA_X, WARP, KernelBuilder, RegisterTile
+from sim.gpu.units.events import Event
 from tests.gpu.conftest import column, run
 
 SMALL: dict[str, str | int | float] = {"sm.count": 2, "gpc.count": 1, "launch.cta_interval": "0 ns"}

@@ -9,10 +9,10 @@ import pytest
 from arch.errors import InputError
 from arch.load import load_arch
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.l1 import fills
 from sim.gpu.language import GlobalTensor, KernelBuilder, Program, RegisterTile, SharedTile
 from sim.gpu.lower.banks import access_waves, ldmatrix_waves
 from sim.gpu.lower.occupancy import occupancy
+from sim.gpu.units.l1 import fills
 from tests.gpu.conftest import cycles, run
 from tests.gpu.kernels import tma_copy
 

@@ -8,8 +8,8 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Event
 from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.units.events import Event
 from tests.gpu.conftest import column, run
 
 VALUE, HALVES = RegisterTile("value", (8, 32), "fp32"), RegisterTile("halves", (8, 16), "fp32")

@@ -8,8 +8,8 @@ import pytest
 
 from arch.load import load_arch
 from sim.gpu.engine.api import Device, KernelResult
-from sim.gpu.engine.events import Event
 from sim.gpu.language import CTA_X, WARP, GlobalTensor, KernelBuilder, RegisterTile, RoleBuilder
+from sim.gpu.units.events import Event
 from tests.gpu.conftest import column, run
 
 VALUE, OTHER = RegisterTile("value", (1, 32), "fp32"), RegisterTile("other", (1, 32), "fp32")

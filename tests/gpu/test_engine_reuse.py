@@ -16,7 +16,7 @@ from sim.app.families.gpu import runner
 from sim.engine import buffers
 from sim.gpu.engine import api
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Window
+from sim.gpu.units.events import Window
 from workloads.gpu import micro
 
 GPUS = [name for name in list_archs() if isinstance(load_arch(name), GpuSpec)]

@@ -11,12 +11,12 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.cta import Cta, CtaSlots
-from sim.gpu.engine.events import Event
-from sim.gpu.engine.port import Port
-from sim.gpu.engine.warp import Warp
 from sim.gpu.language import CTA_X, WARP, Kernel, KernelBuilder, RegisterTile, table
 from sim.gpu.lower.occupancy import occupancy
+from sim.gpu.units.cta import Cta, CtaSlots
+from sim.gpu.units.events import Event
+from sim.gpu.units.port import Port
+from sim.gpu.units.warp import Warp
 from tests.gpu.conftest import column, cycles, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")

@@ -7,8 +7,8 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Event
 from sim.gpu.language import GlobalTensor, KernelBuilder, RegisterTile
+from sim.gpu.units.events import Event
 from sim.memory.counters import MemoryCounter
 from tests.gpu.conftest import column, run
 from workloads.gpu import micro

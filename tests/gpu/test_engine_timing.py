@@ -11,11 +11,11 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.engine.jit import kernel as jit_kernel
-from sim.gpu.engine import port
-from sim.gpu.engine.events import Event
-from sim.gpu.engine.l1 import L1
 from sim.gpu.engine.state import SM_WIDTH
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, RegisterTile
+from sim.gpu.units import port
+from sim.gpu.units.events import Event
+from sim.gpu.units.l1 import L1
 from tests.gpu.conftest import column, cycles, run
 
 VALUE = RegisterTile("value", (1, 32), "fp32")

@@ -15,7 +15,6 @@ from arch.load import load_arch
 from sim.gpu.check.interpret import CheckResult, interpret
 from sim.gpu.check.mutants import mutants
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Event
 from sim.gpu.language import (
     CTA_X,
     WARP,
@@ -27,6 +26,7 @@ from sim.gpu.language import (
     RoleBuilder,
     Var,
 )
+from sim.gpu.units.events import Event
 from tests.gpu.kernels import (
     butterfly,
     dynamic_copy,

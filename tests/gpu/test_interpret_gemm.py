@@ -13,8 +13,8 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Event
 from sim.gpu.language import Program
+from sim.gpu.units.events import Event
 from tests.gpu.kernels import Array, numbers
 from workloads.gpu.gemm import threadblock, wgmma
 from workloads.gpu.gemm.mma import MmaConfig

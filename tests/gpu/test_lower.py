@@ -9,13 +9,13 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim.gpu.engine import expressions as native
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.warp import Warp
 from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, Table, Var
 from sim.gpu.lower.boxes import box_row
 from sim.gpu.lower.expressions import Checked, Expressions, given_variables
 from sim.gpu.lower.ranges import Known, Range
 from sim.gpu.lower.tables import Affine, Box, Scratch
 from sim.gpu.lower.tables import WarpVariables as V
+from sim.gpu.units.warp import Warp
 from tests.gpu.kernels import matrix
 
 H, J, K, L = (Var(name) for name in "hjkl")

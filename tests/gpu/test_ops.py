@@ -19,12 +19,12 @@ from sim.gpu.check import replay
 from sim.gpu.check.interpret import interpret
 from sim.gpu.check.mutants import mutants
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import Event
 from sim.gpu.language import Buffer, KernelBuilder, Op, Program, RegisterTile, RoleBuilder, walk
 from sim.gpu.language.ops import ARITHMETIC, GROUPS, OPS, Action, OpSpec, Space, Unit, op_spec
 from sim.gpu.lower.kernel import LOWERING, lower_kernel
 from sim.gpu.lower.listing import listing
 from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.events import Event
 from tests.gpu.kernels import (
     Array,
     dynamic_copy,

@@ -14,13 +14,13 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.engine.api import Device, Launch
 from sim.gpu.engine.deadlock import DeadlockError
-from sim.gpu.engine.events import Reason
 from sim.gpu.language import GlobalTensor
 from sim.gpu.sass.cubin import CompiledKernel, read_compiled
 from sim.gpu.sass.kernel import Pointer, SassKernel, TensorMap, Value, sass_program
 from sim.gpu.sass.lower import lower
 from sim.gpu.sass.opcodes import opcodes
 from sim.gpu.sass.text import read_functions
+from sim.gpu.units.events import Reason
 
 FOLDER = Path(__file__).parent / "sass"
 

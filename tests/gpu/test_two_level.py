@@ -9,8 +9,8 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.gpu.engine.api import KernelResult
-from sim.gpu.engine.events import Event
 from sim.gpu.language import WARP, GlobalTensor, KernelBuilder, Program, RegisterTile
+from sim.gpu.units.events import Event
 from tests.gpu.conftest import column, cycles, run
 
 FFMA = 256

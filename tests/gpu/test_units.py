@@ -15,40 +15,21 @@ import pytest
 
 from arch.gpu import GpuSpec, WarpScheduler
 from arch.reads import recorded
-from sim.gpu.engine import (
-    api,
-    barriers,
-    boxes,
-    cp_async,
-    cta,
-    fetch,
-    global_memory,
-    l1,
-    pipes,
-    policies,
-    port,
-    record,
-    scheduler,
-    semaphores,
-    shared,
-    tensor,
-    tma,
-    tree,
-    units,
-    warp,
-)
+from sim.gpu.engine import api, barriers, boxes, fetch, global_memory, parameters, scheduler, semaphores, tma
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.chip import Launching, Part
 from sim.gpu.engine.state import CHIP_WIDTH, SM_WIDTH
 from sim.gpu.lower.listing import listing
 from sim.gpu.lower.occupancy import occupancy, shared_of_cta
 from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, N_VARS, WarpVariables
+from sim.gpu.units import cp_async, cta, l1, pipes, policies, port, record, shared, tensor, tree, warp
+from sim.gpu.units.chip import Launching, Part
 from tests.gpu.kernels import butterfly, dynamic_copy, exchange, mma_gemm, split_sum, tma_copy, wgmma_gemm
 
 # Its roles re-allocate registers, so that all warps start with 168.
 GEMM = wgmma_gemm()
 GEMM = replace(GEMM, kernels=(replace(GEMM.kernels[0], launch_registers=168),))
-FOLDER = Path(api.__file__).parent
+FOLDERS = (Path(api.__file__).parent, Path(tensor.__file__).parent)
+MODULES = {f"sim.gpu.{f.name}.{path.stem}" for f in FOLDERS for path in f.glob("*.py") if path.stem != "__init__"}
 
 # Rows that units share: those who own columns of one, its width, and the columns that are the first of several.
 ROWS: dict[str, tuple[tuple[type[IntEnum], ...], int, dict[IntEnum, int]]] = {
@@ -119,7 +100,7 @@ def launching(spec: GpuSpec) -> Launching:
 def test_a_parameter_has_one_owner_and_lies_in_its_part(hopper: GpuSpec) -> None:
     parts = sorted({int(part) for part in Part})
     found: Counter[int] = Counter()
-    for unit in units.UNITS:
+    for unit in parameters.UNITS:
         indices = [int(index) for index in unit.parameters(hopper, launching(hopper))]
         assert len({max(part for part in parts if part <= index) for index in indices}) == 1, unit.__name__
         found.update(indices)
@@ -127,15 +108,14 @@ def test_a_parameter_has_one_owner_and_lies_in_its_part(hopper: GpuSpec) -> None
 
 
 def test_every_file_with_parameters_is_a_unit() -> None:
-    files = {
-        f"sim.gpu.engine.{path.stem}" for path in FOLDER.glob("*.py") if path.stem not in ("units", "api", "__init__")
-    }
-    assert {name for name in files if hasattr(import_module(name), "parameters")} == {u.__name__ for u in units.UNITS}
+    files = {name for name in MODULES if name.rpartition(".")[2] not in ("parameters", "api")}
+    listed = {unit.__name__ for unit in parameters.UNITS}
+    assert {name for name in files if hasattr(import_module(name), "parameters")} == listed
 
 
 def functions() -> Iterator[tuple[str, int]]:
     """Functions of the engine and their lines."""
-    for path in sorted(FOLDER.glob("*.py")):
+    for path in sorted(path for folder in FOLDERS for path in folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None
@@ -166,12 +146,8 @@ def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(hopper: GpuSpe
         for path, module in notes:
             name = "instructions" if path.startswith("instructions.") else path
             read.setdefault(module, set()).add(name)
-    modules = {
-        f"sim.gpu.{folder}.{path.stem}"
-        for folder in ("engine", "lower")
-        for path in (FOLDER.parent / folder).glob("*.py")
-    }
-    for module in sorted(modules):
+    lower = {f"sim.gpu.lower.{path.stem}" for path in (FOLDERS[0].parent / "lower").glob("*.py")}
+    for module in sorted(MODULES | lower):
         declared = set(getattr(import_module(module), "FIGURES", ()))
         found = read.get(module, set()) - {"name"}
         assert (module, sorted(found - declared), sorted(declared - found)) == (module, [], [])

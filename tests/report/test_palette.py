@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.app.report import palette
-from sim.gpu.engine.events import Reason as GpuReason
+from sim.gpu.units.events import Reason as GpuReason
 from sim.rdu.layout import Reason as RduReason
 from sim.tpu.machine import NON_MATRIX
 

@@ -32,8 +32,8 @@ from arch.errors import InputError
 from sim.gpu.check.contents import Array, device_memory
 from sim.gpu.check.findings import Violations
 from sim.gpu.check.replay import Replay
-from sim.gpu.engine.events import EVENT_COLUMNS, Event
 from sim.gpu.language import GlobalTensor, Program, walk
+from sim.gpu.units.events import EVENT_COLUMNS, Event
 
 
 @dataclass(frozen=True)

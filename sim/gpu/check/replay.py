@@ -24,9 +24,9 @@ from sim.gpu.check.happens_before import AGENTS, OWN, Clock
 from sim.gpu.check.instances import Box, Instance, places
 from sim.gpu.check.rings import Rings, judge_ends
 from sim.gpu.check.warps import Step, Warp
-from sim.gpu.engine.events import Event
 from sim.gpu.language import GlobalTensor, Kernel, RegisterTile
 from sim.gpu.language.ops import CP_ASYNC, Action, Space
+from sim.gpu.units.events import Event
 
 #: Order of what happens in one tick: what is complete comes before what is issued.
 _COMPLETION, _ISSUE = 0, 1

@@ -11,9 +11,9 @@ from sim.gpu.check.findings import What
 from sim.gpu.check.gates import Groups
 from sim.gpu.check.happens_before import Clock, Clocks
 from sim.gpu.check.instances import Box, Instance, Place, run_warp, warp_roles
-from sim.gpu.engine.events import Event
 from sim.gpu.language import Kernel, RegisterTile
 from sim.gpu.language.ops import GROUPS, Group, OpSpec
+from sim.gpu.units.events import Event
 
 
 @dataclass(slots=True)

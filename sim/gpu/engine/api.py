@@ -22,26 +22,26 @@ from sim.engine.extensions import compiled
 from sim.gpu.counters import Counter
 from sim.gpu.engine import loop as native
 from sim.gpu.engine.beside import STEP_CYCLES, Beside, Held
-from sim.gpu.engine.chip import Chip, Launching
-from sim.gpu.engine.cta import Cta, CtaFigure, CtaSlots, Grid
 from sim.gpu.engine.deadlock import DeadlockError, waiting
-from sim.gpu.engine.events import Reason, Window
 from sim.gpu.engine.flow import Trips
 from sim.gpu.engine.global_memory import Stores
 from sim.gpu.engine.own_loop import STOPPED, OwnLoopKernel
-from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.port import gpc_ports
-from sim.gpu.engine.record import Recorder
-from sim.gpu.engine.shared import SharedMemory
+from sim.gpu.engine.parameters import parameters
 from sim.gpu.engine.state import drop_state, new_state
-from sim.gpu.engine.units import parameters
-from sim.gpu.engine.warp import Warp
 from sim.gpu.language import Kernel
 from sim.gpu.lower.kernel import left_limit, lower_kernel
 from sim.gpu.lower.occupancy import Occupancy, occupancy, shared_of_cta
 from sim.gpu.lower.tables import Col, GpuProgram, Kind, Scratch
 from sim.gpu.power.energy import EnergyModel
 from sim.gpu.power.regulator import FixedClock, Regulator
+from sim.gpu.units.chip import Chip, Launching
+from sim.gpu.units.cta import Cta, CtaFigure, CtaSlots, Grid
+from sim.gpu.units.events import Reason, Window
+from sim.gpu.units.pipes import SubCore
+from sim.gpu.units.port import gpc_ports
+from sim.gpu.units.record import Recorder
+from sim.gpu.units.shared import SharedMemory
+from sim.gpu.units.warp import Warp
 from sim.memory.counters import MemoryCounter
 from sim.memory.model import MemorySpec, drop_memory_state, flush, lower_memory, new_memory_state, settle
 
@@ -97,7 +97,7 @@ class KernelResult:
     clock_hz: int
     clocks: list[tuple[int, int]] = field(default_factory=list)  # (time in ps, Hz) at each change
     events: np.ndarray | None = None
-    trace: np.ndarray | None = None  # rows of `sim.gpu.engine.events.TraceRow`
+    trace: np.ndarray | None = None  # rows of `sim.gpu.units.events.TraceRow`
 
 
 class HeldCode:

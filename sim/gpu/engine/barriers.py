@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
-from sim.gpu.engine.accounting import account, add_wait, charge_waits, issue_one, leave_barrier, note_last
-from sim.gpu.engine.chip import Chip, Part
-from sim.gpu.engine.cp_async import CpAsyncGroups
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import PHASE_SHIFT, Reason
 from sim.gpu.engine.expressions import evaluate
-from sim.gpu.engine.record import log_op
 from sim.gpu.engine.scheduler import wake
-from sim.gpu.engine.tree import PARKED
-from sim.gpu.engine.warp import Block, Warp, park
 from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.accounting import account, add_wait, charge_waits, issue_one, leave_barrier, note_last
+from sim.gpu.units.chip import Chip, Part
+from sim.gpu.units.cp_async import CpAsyncGroups
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import PHASE_SHIFT, Reason
+from sim.gpu.units.record import log_op
+from sim.gpu.units.tree import PARKED
+from sim.gpu.units.warp import Block, Warp, park
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 FIGURES = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
-from sim.gpu.engine.cta import CtaSlots
+from sim.gpu.units.cta import CtaSlots
 from sim.memory.counters import MemoryCounter
 from sim.memory.l2 import read_lines, write_lines
 from sim.memory.sets import VALID

@@ -5,9 +5,6 @@ from enum import IntEnum
 from sim.engine.jit import inner
 from sim.gpu.engine.expressions import evaluate
 from sim.gpu.lower.tables import Box
-from sim.memory.ahead import AHEAD
-
-CHUNK = AHEAD  # lines a long transfer issues in one event
 
 
 class Walk(IntEnum):
@@ -63,19 +60,3 @@ def locate_box(prog, warps, stack, w, box):
     warps[w, Walk.ROW_STRIDE] = row_stride
     warps[w, Walk.ROW] = 0
     warps[w, Walk.OFFSET] = 0
-
-
-@inner(inline=True)
-def sector_mask(address, end):
-    """Mask of the 32 B sectors of one line that [address, end) touches; the line is that of `address`."""
-    first = (address >> 5) & 3
-    last = ((end - 1) >> 5) & 3
-    return ((1 << (last + 1)) - 1) & ~((1 << first) - 1)
-
-
-@inner(inline=True)
-def full_mask(address, end):
-    """Mask of the sectors of one line of which [address, end) covers every byte."""
-    first = ((address + 31) >> 5) - ((address >> 7) << 2)
-    last = (end >> 5) - ((address >> 7) << 2)
-    return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0

@@ -2,21 +2,21 @@
 
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, leave_barrier
 from sim.gpu.engine.barriers import ClusterBarrier, reset_barriers
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta, CtaFigure, CtaSlots, Grid
-from sim.gpu.engine.events import TRACE_BEGIN, TRACE_END, Reason
 from sim.gpu.engine.fetch import COLD, WARM, InstructionFetch, begin_fetch
-from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.policies import note_end, note_start
-from sim.gpu.engine.record import trace_state
 from sim.gpu.engine.semaphores import CtaTiles
-from sim.gpu.engine.tensor import wait_all
 from sim.gpu.engine.tma import BulkGroups
-from sim.gpu.engine.tree import NEVER, PARKED, SCHEDULED, leaf_of, set_due
-from sim.gpu.engine.warp import Block, Warp, park, schedule_warp
 from sim.gpu.lower.tables import WarpVariables
+from sim.gpu.units.accounting import account, leave_barrier
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.cta import Cta, CtaFigure, CtaSlots, Grid
+from sim.gpu.units.events import TRACE_BEGIN, TRACE_END, Reason
+from sim.gpu.units.pipes import SubCore
+from sim.gpu.units.policies import note_end, note_start
+from sim.gpu.units.record import trace_state
+from sim.gpu.units.tensor import products_over
+from sim.gpu.units.tree import NEVER, PARKED, SCHEDULED, leaf_of, set_due
+from sim.gpu.units.warp import Block, Warp, park, schedule_warp
 
 
 @inner
@@ -188,8 +188,9 @@ def exit_warp(p, prog, st, w, s, sm, t):
     Returns the tick at which it looks again, PARKED or SCHEDULED.
     """
     warps, chip, ctas, sub_cores = st.warps, st.chip, st.ctas, st.sub_cores
-    free = wait_all(st, w, s, t)
+    free = products_over(st, w, s, t)
     if free > t:
+        account(st, w, free, Reason.GMMA)
         return free
     if warps[w, BulkGroups.BOXES_LEFT] > 0:  # bulk stores must have read shared memory before the CTA goes
         park(st, w, Block.BULK, 1, warps[w, BulkGroups.COMMITTED], -1, t)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.state import GpuState
-from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.language.program import Kernel, Op, walk
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.warp import Block, Warp
 
 
 class DeadlockError(RuntimeError):

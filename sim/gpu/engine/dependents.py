@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.gpu.engine.cta import CtaFigure, Grid
 from sim.gpu.engine.fetch import FetchFigure
+from sim.gpu.units.cta import CtaFigure, Grid
 
 if TYPE_CHECKING:
     from sim.gpu.engine.api import Launch

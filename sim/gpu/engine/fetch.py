@@ -9,20 +9,20 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from sim.engine.jit import inner
-from sim.gpu.engine.chip import Chip, Part
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.l1 import SECTORS
-from sim.gpu.engine.port import Port, count_reads, port_read
 from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import Tma
-from sim.gpu.engine.tree import PARKED, leaf_of, schedule
-from sim.gpu.engine.warp import Block, Warp
+from sim.gpu.units.chip import Chip, Part
+from sim.gpu.units.events import Reason
+from sim.gpu.units.l1 import SECTORS
+from sim.gpu.units.port import Port, count_reads, port_read
+from sim.gpu.units.tree import PARKED, leaf_of, schedule
+from sim.gpu.units.warp import Block, Warp
 from sim.memory.ahead import LINE, l2_prefetch
 from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 _CODE_BASE_LINE = (1 << 20) // 128

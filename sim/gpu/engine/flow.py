@@ -4,8 +4,8 @@ from enum import IntEnum
 
 from sim.engine.jit import inner
 from sim.gpu.engine.expressions import evaluate
-from sim.gpu.engine.warp import Warp
 from sim.gpu.lower.tables import Col, Kind, WarpVariables
+from sim.gpu.units.warp import Warp
 
 
 class Trips(IntEnum):

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, issue_slots
-from sim.gpu.engine.boxes import CHUNK, Walk, locate_box, sector_mask
-from sim.gpu.engine.chip import Chip, Part
-from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.l1 import AS_ASKED, L1, READY_SHIFT, SECTORS, L1Figure, find_line, whole_sectors, write_line
-from sim.gpu.engine.pipes import part, slot_free
-from sim.gpu.engine.port import (
+from sim.gpu.engine.boxes import Walk, locate_box
+from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.accounting import account, issue_slots
+from sim.gpu.units.chip import CHUNK, Chip, Part
+from sim.gpu.units.cp_async import CpAsyncFigure, CpAsyncGroups
+from sim.gpu.units.events import Reason
+from sim.gpu.units.l1 import AS_ASKED, L1, READY_SHIFT, SECTORS, L1Figure, find_line, whole_sectors, write_line
+from sim.gpu.units.pipes import part, slot_free
+from sim.gpu.units.port import (
     Port,
     count_reads,
     free_entry,
@@ -25,15 +26,15 @@ from sim.gpu.engine.port import (
     prefetch_lines,
     take_entry,
 )
-from sim.gpu.engine.record import log_op
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
-from sim.gpu.engine.warp import Warp, add_ready, set_tile
-from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.record import log_op
+from sim.gpu.units.sectors import sector_mask
+from sim.gpu.units.shared import SharedFigure, book_copies
+from sim.gpu.units.warp import Warp, add_ready, set_tile
 from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 FIGURES = ("l1.queue",)
@@ -234,8 +235,7 @@ def load_line(p, st, ms, mem, sm, now, t, kind, at, line, mask, fetches, k):
     answer = port_receive(p, sms, sm, begin, answer, missing)
     if kind == Kind.CP_ASYNC:
         answer += p[CpAsyncFigure.LATENCY]
-        sms[sm, SharedMemory.FREE] = max(sms[sm, SharedMemory.FREE], t) + p[SharedFigure.WAVEFRONT]
-        st.counters[Counter.SHARED_TICKS] += p[SharedFigure.WAVEFRONT]
+        book_copies(st, sm, t, p[SharedFigure.WAVEFRONT])
     take_entry(st.l1_misses, sms, sm, L1.NEXT_MISS, entry, answer)
     data = max(data, answer)
     if kind == Kind.LDG:

@@ -2,18 +2,18 @@
 
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, issue_slots
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.pipes import SubCore, issue_time, part, running_ops
-from sim.gpu.engine.policies import SPECIAL_RUN, SchedulerFigure, priority_of, rank_of
-from sim.gpu.engine.record import log_op
 from sim.gpu.engine.scheduler import FULL, Line, Overtaken, contend, let_overtake, may_overtake, put_off
 from sim.gpu.engine.shared import SharedFigure, access, queue_room, stream_loads
-from sim.gpu.engine.tensor import beside_wgmma, registers_taken, take_registers
-from sim.gpu.engine.tree import SCHEDULED, TIME_SHIFT
-from sim.gpu.engine.warp import Warp, add_ready, schedule_warp, set_tile
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Col, Kind, Pipe
+from sim.gpu.units.accounting import account, issue_slots
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.events import Reason
+from sim.gpu.units.pipes import SubCore, issue_time, part, running_ops
+from sim.gpu.units.policies import SPECIAL_RUN, SchedulerFigure, priority_of, rank_of
+from sim.gpu.units.record import log_op
+from sim.gpu.units.tensor import beside_products, registers_taken, take_registers
+from sim.gpu.units.tree import SCHEDULED, TIME_SHIFT
+from sim.gpu.units.warp import Warp, add_ready, schedule_warp, set_tile
 
 
 @inner(inline=True)
@@ -127,7 +127,7 @@ def issue_run(p, prog, st, w, s, t, pc, n, total):
     if pipe == Pipe.TENSOR:
         duration += registers_taken(sub_cores, s, t, duration)
     if code[pc, Col.BESIDE] > 0:
-        duration = beside_wgmma(sub_cores, s, t, duration, part(code[pc, Col.BESIDE], done, n, total))
+        duration = beside_products(sub_cores, s, t, duration, part(code[pc, Col.BESIDE], done, n, total))
     alone = duration  # of the pipe; the rest of the duration it waits for slots and for the other pipes of the mix
     if p[SchedulerFigure.LONGEST_RUN] == 1:
         free = sub_cores[s, SubCore.ISSUE_FREE]

@@ -4,7 +4,7 @@ Everything here and in the units' files is compiled. Times are int64 ticks. A wa
 for something that has not been booked yet (it is parked and woken by whoever books it) or until another component is
 due first.
 
-Arguments that most functions share: `p`, parameters (`sim.gpu.engine.chip`); `prog`, the lowered kernel
+Arguments that most functions share: `p`, parameters (`sim.gpu.units.chip`); `prog`, the lowered kernel
 (`sim.gpu.lower.tables`); `st`, the state (`sim.gpu.engine.state`); `ms` and `mem`, the memory system's spec and state;
 `w`, a warp; `s`, its sub-core; `sm`, its SM; `slot`, its CTA's place; `t`, a tick; `pc`, a row of the program. Handlers
 of ops return the tick at which the warp goes on, PARKED or SCHEDULED.
@@ -14,24 +14,27 @@ from sim.engine.jit import inner, kernel
 from sim.engine.pack import packed
 from sim.engine.prefetch import prefetch
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, issue_one
 from sim.gpu.engine.barriers import arrive_behind_copies, arrive_or_expect, meet, meet_cluster, wait_phase
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cp_async import commit_copies, wait_copies
-from sim.gpu.engine.cta import CtaFigure, Grid
+from sim.gpu.engine.boxes import Walk
 from sim.gpu.engine.cta_scheduler import exit_warp, place_clusters
 from sim.gpu.engine.fetch import fetch_code
 from sim.gpu.engine.flow import control
 from sim.gpu.engine.global_memory import move
 from sim.gpu.engine.issue import issue
-from sim.gpu.engine.policies import SchedulerFigure
-from sim.gpu.engine.record import log_op
 from sim.gpu.engine.scheduler import Line, announce_first, contend, leave_line, next_in_line
 from sim.gpu.engine.semaphores import next_tile, raise_flag, wait_flag
 from sim.gpu.engine.shared import fence
-from sim.gpu.engine.tensor import TensorFigure, TensorWarp, commit_group, multiply, wait_group
 from sim.gpu.engine.tma import BulkGroups, issue_load, issue_store, load_lines, store_lines, wait_bulk
-from sim.gpu.engine.tree import (
+from sim.gpu.engine.wgmma import multiply, wait_group
+from sim.gpu.lower.tables import N_SCOREBOARDS, Col, Kind, WarpVariables
+from sim.gpu.units.accounting import account, issue_one
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.cp_async import commit_copies, wait_copies
+from sim.gpu.units.cta import CtaFigure, Grid
+from sim.gpu.units.policies import SchedulerFigure
+from sim.gpu.units.record import log_op
+from sim.gpu.units.tensor import TensorFigure, TensorWarp, commit_products
+from sim.gpu.units.tree import (
     ID_BITS,
     ID_MASK,
     NEVER,
@@ -43,8 +46,7 @@ from sim.gpu.engine.tree import (
     leaf_of,
     set_due,
 )
-from sim.gpu.engine.warp import Warp, operands_ready, prefetch_warp
-from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.warp import Warp, operands_ready
 
 CHIP_KINDS = (
     1 << Kind.EXIT
@@ -174,7 +176,7 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
     value = 0  # in the event log, and when it is done if that is later than its warp goes on
     done = t
     if kind == Kind.WGMMA_COMMIT:
-        commit_group(st, w)
+        commit_products(st, w)
     elif kind == Kind.CP_COMMIT:
         commit_copies(st, w)
     elif kind == Kind.CP_WAIT:
@@ -203,6 +205,21 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
 
 
 @inner(inline=True)
+def _prefetch_warp(st, w):
+    """Asks the host's caches for the parts of a warp's row that its next event touches."""
+    row = w * Warp.WIDTH
+    prefetch(st.warps, row)
+    prefetch(st.warps, row + Warp.LAUNCH_ORDER)
+    prefetch(st.warps, row + Walk.BASE)
+    prefetch(st.warps, row + Warp.READY)
+    prefetch(st.warps, row + Warp.READY + N_SCOREBOARDS)
+    prefetch(st.warps, row + WarpVariables.CTA_X)
+    prefetch(st.warps, row + WarpVariables.FIRST)
+    if st.since.shape[0] > 0:
+        prefetch(st.since, w * st.since.shape[1])
+
+
+@inner(inline=True)
 def _run_warp(p, prog, st, ms, mem, w, t, border):
     """The event of warp `w`; returns the tick of its next one, PARKED or SCHEDULED."""
     tree, chip = st.tree, st.chip
@@ -220,7 +237,7 @@ def _run_warp(p, prog, st, ms, mem, w, t, border):
     chip[Turn.LIMIT] = limit
     following = limit & ID_MASK  # most likely the next in turn: its row comes from far away
     if following < p[Chip.SMS] * p[Chip.WARPS_PER_SM]:
-        prefetch_warp(st, following)
+        _prefetch_warp(st, following)
         if p[TensorFigure.IN_FLIGHT_INSTRUCTIONS] > 0:
             prefetch(st.warps, following * Warp.WIDTH + TensorWarp.LEFT)
     return _step(p, prog, st, ms, mem, w, t)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from arch.gpu import GpuSpec
-from sim.gpu.engine.chip import Chip
 from sim.gpu.language import Kernel
+from sim.gpu.units.chip import Chip
 
 STOPPED = -3
 """What a loop returns in place of a tick where the kernel has done what no kernel may."""

@@ -1,20 +1,21 @@
 """The warp scheduler of a sub-core: the line of warps that could issue.
 
 Warps that wait for a pipe or issue slots stand in line, and only the one that can go first has an event. A policy
-(`sim.gpu.engine.policies`) ranks them.
+(`sim.gpu.units.policies`) ranks them.
 """
 
 from enum import IntEnum
 
 from sim.engine.jit import inner
 from sim.engine.prefetch import prefetch
-from sim.gpu.engine.accounting import account
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.events import PHASE_SHIFT, Reason
-from sim.gpu.engine.pipes import SubCore, running_ops
-from sim.gpu.engine.policies import goes_between, priority_of, rank_of
-from sim.gpu.engine.record import add_log, log_put_off
-from sim.gpu.engine.tree import (
+from sim.gpu.lower.tables import N_SCOREBOARDS
+from sim.gpu.units.accounting import account
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.events import PHASE_SHIFT, Reason
+from sim.gpu.units.pipes import SubCore, running_ops
+from sim.gpu.units.policies import goes_between, priority_of, rank_of
+from sim.gpu.units.record import add_log, log_put_off
+from sim.gpu.units.tree import (
     ID_BITS,
     ID_MASK,
     NEVER,
@@ -25,8 +26,7 @@ from sim.gpu.engine.tree import (
     set_due,
     set_due_in_sm,
 )
-from sim.gpu.engine.warp import REASON_BITS, Block, Warp, schedule_warp
-from sim.gpu.lower.tables import N_SCOREBOARDS
+from sim.gpu.units.warp import REASON_BITS, Block, Warp, schedule_warp
 
 FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
 

@@ -14,24 +14,23 @@ from arch.gpu import GpuSpec
 from sim.engine.buffers import filled, give_back
 from sim.engine.search import TAGS
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import Since
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, NamedBarrier
-from sim.gpu.engine.boxes import CHUNK
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta, CtaSlots, locate_ctas
-from sim.gpu.engine.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
 from sim.gpu.engine.fetch import FetchFigure
 from sim.gpu.engine.flow import Trips
-from sim.gpu.engine.l1 import L1Figure
-from sim.gpu.engine.port import Port, locate_ports, new_bounds, new_entries
-from sim.gpu.engine.record import Recorder
 from sim.gpu.engine.scheduler import Contender, Line
 from sim.gpu.engine.semaphores import SemaphoreFigure
-from sim.gpu.engine.tensor import TensorCore
 from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue
-from sim.gpu.engine.tree import ID_MASK, NEVER, TreeFigure
-from sim.gpu.engine.warp import Warp
 from sim.gpu.lower.tables import Scratch
+from sim.gpu.units.accounting import Since
+from sim.gpu.units.chip import CHUNK, Chip
+from sim.gpu.units.cta import Cta, CtaSlots, locate_ctas
+from sim.gpu.units.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window
+from sim.gpu.units.l1 import L1Figure
+from sim.gpu.units.port import Port, locate_ports, new_bounds, new_entries
+from sim.gpu.units.record import Recorder
+from sim.gpu.units.tensor import TensorCore
+from sim.gpu.units.tree import ID_MASK, NEVER, TreeFigure
+from sim.gpu.units.warp import Warp
 from sim.memory.replacement import first_word
 
 CHIP_WIDTH = 32
@@ -56,7 +55,7 @@ class GpuState(NamedTuple):
     tma_boxes: np.ndarray  # (2 * SMs, boxes, TmaBox.WIDTH): loads, then stores
     tma_queues: np.ndarray  # (2 * SMs, TmaQueue.WIDTH)
     tma_in_flight: np.ndarray  # (SMs, entries) completion ticks of TMA lines
-    tma_bounds: np.ndarray  # of these by blocks (`sim.gpu.engine.port.new_bounds`)
+    tma_bounds: np.ndarray  # of these by blocks (`sim.gpu.units.port.new_bounds`)
     l1_misses: np.ndarray  # (SMs, entries) completion ticks of L1 misses
     l1_bounds: np.ndarray  # of these by blocks
     stores: np.ndarray  # (SMs, entries) ticks at which stores are acknowledged
@@ -74,8 +73,8 @@ class GpuState(NamedTuple):
     barrier_waits: np.ndarray  # ticks by Reason: of BARRIER in `warp_states`, what the last warp did meanwhile
     issue_slots: np.ndarray  # ticks by Reason
     # None in a launch that records nothing: `advance` is compiled for it without what records.
-    log: np.ndarray | None  # rows of `sim.gpu.engine.events.Event`
-    trace: np.ndarray | None  # rows of `sim.gpu.engine.events.TraceRow`, none for executed ops alone
+    log: np.ndarray | None  # rows of `sim.gpu.units.events.Event`
+    trace: np.ndarray | None  # rows of `sim.gpu.units.events.TraceRow`, none for executed ops alone
 
 
 def new_state(p: np.ndarray, spec: GpuSpec, window: Window | None = None, *, meets: bool = True) -> GpuState:

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, issue_one
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, barrier_number, peer
-from sim.gpu.engine.boxes import CHUNK, Walk, locate_box, sector_mask
-from sim.gpu.engine.chip import Chip, Part
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import PHASE_SHIFT, Reason
+from sim.gpu.engine.boxes import Walk, locate_box
 from sim.gpu.engine.expressions import evaluate
 from sim.gpu.engine.global_memory import Stores
-from sim.gpu.engine.l1 import AS_ASKED, fills, whole_sectors
-from sim.gpu.engine.port import (
+from sim.gpu.engine.scheduler import wake
+from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.accounting import account, issue_one
+from sim.gpu.units.chip import CHUNK, Chip, Part
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import PHASE_SHIFT, Reason
+from sim.gpu.units.l1 import AS_ASKED, fills, whole_sectors
+from sim.gpu.units.port import (
     Port,
     ask_entries,
     count_reads,
@@ -32,17 +34,16 @@ from sim.gpu.engine.port import (
     prefetch_lines,
     take_entry,
 )
-from sim.gpu.engine.record import log_op
-from sim.gpu.engine.scheduler import wake
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
-from sim.gpu.engine.tree import FAR, PARKED, leaf_of, schedule
-from sim.gpu.engine.warp import Block, Warp, park
-from sim.gpu.lower.tables import Col, Kind
+from sim.gpu.units.record import log_op
+from sim.gpu.units.sectors import sector_mask
+from sim.gpu.units.shared import SharedFigure, book_background
+from sim.gpu.units.tree import FAR, PARKED, leaf_of, schedule
+from sim.gpu.units.warp import Block, Warp, park
 from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 GROUPS = 8  # of bulk stores of one warp that it may wait for
@@ -390,9 +391,7 @@ def store_lines(p, st, ms, mem, sm, t):
             break
         address = base + row * stride + offset
         end = min(base + row * stride + row_bytes, ((address >> 7) + 1) << 7)
-        background = max(sms[sm, SharedMemory.BACKGROUND_FREE], t)
-        sms[sm, SharedMemory.BACKGROUND_FREE] = background + p[SharedFigure.WAVEFRONT]
-        st.counters[Counter.SHARED_TICKS] += p[SharedFigure.WAVEFRONT]
+        book_background(st, sm, t, p[SharedFigure.WAVEFRONT])
         if address >> 7 != here:
             here = address >> 7
             place += 1

@@ -10,13 +10,13 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
-from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.lanes import fetch
 from sim.gpu.sass.memory import access_global, blame, collect, content_at, hold, release, reserve, wavefronts
 from sim.gpu.sass.tables import LANES, Atomic, Cell, FaultKind, Launched, Mode
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import Reason
+from sim.gpu.units.shared import SharedFigure, book_access, book_background, book_network
+from sim.gpu.units.warp import Warp
 from sim.memory.sets import count_sectors
 
 
@@ -84,7 +84,7 @@ def _changed(operation, old, given, other, signed):
 def access_in_shared(p, x, st, w, s, sm, t, row, mask):
     """ATOMS of warp `w`, its addresses located: the array is read and written for each lane of a bank, one after the
     other; releases scoreboards. Returns the tick at which it is done."""
-    code, sms = x.code, st.sms
+    code = x.code
     start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
     size = code[row, Cell.BYTES]
     passes = 1
@@ -92,13 +92,10 @@ def access_in_shared(p, x, st, w, s, sm, t, row, mask):
         wavefronts(x, st, w, row, mask)  # which judges the addresses
         passes = _passes(x, mask, max(size, 4))
     work = 2 * passes * p[SharedFigure.WAVEFRONT]
-    begin = max(start, sms[sm, SharedMemory.FREE])
-    sms[sm, SharedMemory.FREE] = begin + work
-    sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], start) + work
+    begin = book_access(st, sm, start, work)
     hold(st, s, begin)
     st.counters[Counter.SHARED_READ_BYTES] += LANES * size
     st.counters[Counter.SHARED_WRITE_BYTES] += LANES * size
-    st.counters[Counter.SHARED_TICKS] += work
     st.counters[Counter.SHARED_CONFLICT_TICKS] += work - 2 * max(1, size // 4) * p[SharedFigure.WAVEFRONT]
     done = begin + work + code[row, Cell.OWN_LATENCY] - max(1, size // 4) * TICKS_PER_CYCLE
     st.warps[w, Warp.SHARED_WRITTEN] = max(st.warps[w, Warp.SHARED_WRITTEN], done)
@@ -113,27 +110,21 @@ def access_in_cluster(p, x, st, w, s, sm, t, row, mask, other):
     """Lanes of ATOM, their addresses located, in the shared memory of CTA slot `other`: their operands cross the
     network, the array there is read and written for each lane of a bank, what was there comes back. Releases
     scoreboards; returns the tick at which it is done."""
-    code, sms, size = x.code, st.sms, x.code[row, Cell.BYTES]
+    code, size = x.code, x.code[row, Cell.BYTES]
     start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
-    begin = max(start, sms[sm, SharedMemory.FREE])
-    hold(st, s, begin)
     waves, _ = wavefronts(x, st, w, row, mask)  # which judges the addresses
-    sms[sm, SharedMemory.FREE] = begin + waves * p[SharedFigure.WAVEFRONT]
+    begin = book_access(st, sm, start, waves * p[SharedFigure.WAVEFRONT])
+    hold(st, s, begin)
     work = 2 * _passes(x, mask, max(size, 4)) * p[SharedFigure.WAVEFRONT]
     sectors = 0
     for k in range(collect(x, mask, size)):
         sectors += count_sectors(x.lines[1, k])
     there = st.warps[st.ctas[other, Cta.FIRST_WARP], Warp.SM]
-    through = max(sms[there, SharedMemory.NETWORK_FREE], begin) + sectors * code[row, Cell.NETWORK]
-    sms[there, SharedMemory.NETWORK_FREE] = through
-    changed = max(sms[there, SharedMemory.BACKGROUND_FREE], through) + work
-    sms[there, SharedMemory.BACKGROUND_FREE] = changed
-    sms[sm, SharedMemory.NETWORK_FREE] = max(sms[sm, SharedMemory.NETWORK_FREE], changed)
-    sms[sm, SharedMemory.NETWORK_FREE] += sectors * code[row, Cell.NETWORK]
-    done = sms[sm, SharedMemory.NETWORK_FREE] + code[row, Cell.LATENCY]
+    network = sectors * code[row, Cell.NETWORK]
+    changed = book_background(st, there, book_network(st, there, begin, network), work)
+    done = book_network(st, sm, changed, network) + code[row, Cell.LATENCY]
     st.counters[Counter.SHARED_READ_BYTES] += LANES * size
     st.counters[Counter.SHARED_WRITE_BYTES] += LANES * size
-    st.counters[Counter.SHARED_TICKS] += work + waves * p[SharedFigure.WAVEFRONT]
     if code[row, Cell.KEEPS] != 0 and code[row, Cell.OPERATION] == Atomic.SPIN:
         _let_first_succeed(x, w, row, mask)
     release(x, st, w, row, done, begin + code[row, Cell.READ_LATENCY], Reason.SHORT_SCOREBOARD)

@@ -12,13 +12,8 @@ from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.engine.boxes import Walk
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import Reason
 from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import BulkGroups, TmaFigure, TmaQueue, enqueue, group_done, stores_pending
-from sim.gpu.engine.tree import FAR
-from sim.gpu.engine.warp import Block, Warp, park
 from sim.gpu.sass.bulk_cluster import copy_in_cluster
 from sim.gpu.sass.lanes import write_predicate
 from sim.gpu.sass.memory import blame, locate
@@ -36,6 +31,11 @@ from sim.gpu.sass.tables import (
     Sync,
     Unit,
 )
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import Reason
+from sim.gpu.units.tree import FAR
+from sim.gpu.units.warp import Block, Warp, park
 
 _BULK_BYTES = 16
 """Unit of size and alignment of UBLKCP and UBLKRED."""

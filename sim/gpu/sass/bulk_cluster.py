@@ -9,17 +9,17 @@ the CTA that they go to counts their bytes. Assumed: the latency is that of such
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
 from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, peer
-from sim.gpu.engine.boxes import CHUNK, Walk
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import PHASE_SHIFT
-from sim.gpu.engine.record import log_op
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
+from sim.gpu.engine.boxes import Walk
 from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue, enqueue, next_box
-from sim.gpu.engine.tree import FAR
-from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.memory import blame
 from sim.gpu.sass.tables import RANK_SHIFT, Bulk, Cell, FaultKind, Launched, Scalar, Unit
+from sim.gpu.units.chip import CHUNK, Chip
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import PHASE_SHIFT
+from sim.gpu.units.record import log_op
+from sim.gpu.units.shared import SharedFigure, book_background, book_network
+from sim.gpu.units.tree import FAR
+from sim.gpu.units.warp import Warp
 
 _LINE = 128
 _SECTOR = 32
@@ -77,7 +77,7 @@ def is_in_cluster(p, x, st, sm):
 def bring_lines(p, x, st, sm, t):
     """Up to CHUNK lines of the first box of an SM's queue of stores, to a CTA of the cluster. Returns the tick of the
     queue's next event, PARKED if it is empty."""
-    boxes, sms = st.tma_boxes, st.sms
+    boxes = st.tma_boxes
     q = p[Chip.SMS] + sm
     i = st.tma_queues[q, TmaQueue.HEAD]
     row, size, offset = boxes[q, i, TmaBox.OP], boxes[q, i, TmaBox.BYTES], boxes[q, i, TmaBox.OFFSET]
@@ -93,10 +93,9 @@ def bring_lines(p, x, st, sm, t):
     while offset < size and lines < CHUNK:
         count = min(size, ((base + offset) // _LINE + 1) * _LINE - base) - offset
         sectors = (count + _SECTOR - 1) // _SECTOR
-        _take_array(p, st, sm, t, 1)
-        _take_array(p, st, there, t, 1 + changes)
-        through = max(sms[there, SharedMemory.NETWORK_FREE], free) + sectors * x.code[row, Cell.NETWORK]
-        sms[there, SharedMemory.NETWORK_FREE] = through
+        book_background(st, sm, t, p[SharedFigure.WAVEFRONT])
+        book_background(st, there, t, (1 + changes) * p[SharedFigure.WAVEFRONT])  # read and written
+        through = book_network(st, there, free, sectors * x.code[row, Cell.NETWORK])
         done = max(done, through + x.code[row, Cell.OWN_LATENCY] + p[TmaFigure.LATENCY])
         free = max(free + p[TmaFigure.GAP], through)
         offset += count
@@ -114,11 +113,3 @@ def bring_lines(p, x, st, sm, t):
     st.counters[Counter.SHARED_READ_BYTES] += size
     st.counters[Counter.SHARED_WRITE_BYTES] += size
     return next_box(p, st, q, i, free)
-
-
-@inner(inline=True)
-def _take_array(p, st, sm, t, times):
-    """Books the array of an SM for a line, as often as it is read and written."""
-    work = times * p[SharedFigure.WAVEFRONT]
-    st.sms[sm, SharedMemory.BACKGROUND_FREE] = max(st.sms[sm, SharedMemory.BACKGROUND_FREE], t) + work
-    st.counters[Counter.SHARED_TICKS] += work

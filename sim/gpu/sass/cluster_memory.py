@@ -11,15 +11,15 @@ from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
 from sim.gpu.engine.barriers import arrive, peer
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
-from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.atomics import access_at_l2, access_in_cluster, access_in_shared, cannot_be_told
 from sim.gpu.sass.lanes import write_predicate
 from sim.gpu.sass.memory import access_global, blame, collect, hold, locate, release, reserve, wavefronts
 from sim.gpu.sass.tables import LANES, RANK_SHIFT, WINDOW, Cell, FaultKind, Unit
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import Reason
+from sim.gpu.units.shared import SharedFigure, SharedMemory, book_access, book_crossing
+from sim.gpu.units.warp import Warp
 from sim.memory.sets import count_sectors
 
 _WORD = 0xFFFFFFFF
@@ -161,21 +161,14 @@ def _cta_of(p, x, st, w, row, lane, address):
 @inner
 def _cross(p, x, st, w, sm, begin, row, lanes, other):
     """Books an access of some lanes to the array of the SM of CTA slot `other`; the tick at which it is done."""
-    code, sms, counters = x.code, st.sms, st.counters
+    code, counters = x.code, st.counters
     stores = code[row, Cell.UNIT] != Unit.LD
     size = code[row, Cell.BYTES]
     waves, least = wavefronts(x, st, w, row, lanes)
     work = waves * p[SharedFigure.WAVEFRONT]
     changes = code[row, Cell.UNIT] == Unit.REDAS
     there = st.warps[st.ctas[other, Cta.FIRST_WARP], Warp.SM]
-    start = max(begin, sms[sm, SharedMemory.FREE])
-    sms[sm, SharedMemory.FREE] = start + work
-    sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], begin) + work
-    counters[Counter.SHARED_TICKS] += work
-    if there != sm:
-        work_there = 2 * work if changes else work
-        sms[there, SharedMemory.BACKGROUND_FREE] = max(sms[there, SharedMemory.BACKGROUND_FREE], begin) + work_there
-        counters[Counter.SHARED_TICKS] += work_there
+    start = book_access(st, sm, begin, work)
     counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
     counters[Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES] += LANES * size
     sectors = 0
@@ -185,11 +178,8 @@ def _cross(p, x, st, w, sm, begin, row, lanes, other):
     behind = (waves - least - registers) * TICKS_PER_CYCLE
     if there == sm and code[row, Cell.UNIT] != Unit.STAS and not changes:
         return start + work + code[row, Cell.OWN_LATENCY] + behind
-    receiver = there if stores else sm
-    through = max(sms[receiver, SharedMemory.NETWORK_FREE], begin) + sectors * code[row, Cell.NETWORK]
-    sms[receiver, SharedMemory.NETWORK_FREE] = through
-    if stores:  # which leaves the queue of its own SM when the network takes it
-        sms[sm, SharedMemory.FREE] = max(sms[sm, SharedMemory.FREE], through)
+    work_there = 2 * work if changes else work
+    through = book_crossing(st, sm, there, begin, work_there, sectors * code[row, Cell.NETWORK], stores)
     return max(start + work, through) + code[row, Cell.LATENCY] + behind
 
 

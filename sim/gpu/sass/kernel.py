@@ -14,12 +14,7 @@ from arch.gpu import GpuSpec
 from arch.reads import recorded
 from sim.engine.buffers import filled
 from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cta import Cta, CtaFigure
-from sim.gpu.engine.events import Reason
 from sim.gpu.engine.own_loop import OwnLoopKernel, ShownInstruction, SpentLine, warps_of
-from sim.gpu.engine.tree import FAR, TreeFigure
-from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
 from sim.gpu.sass.forms import CLUSTER, form_of
@@ -48,6 +43,11 @@ from sim.gpu.sass.tables import (
     Unit,
 )
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Instruction
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.cta import Cta, CtaFigure
+from sim.gpu.units.events import Reason
+from sim.gpu.units.tree import FAR, TreeFigure
+from sim.gpu.units.warp import Block, Warp
 
 FIGURES = ("compute_capability", "shared.banks", "sm.wgmma_in_flight")
 """Figures of a preset that this module reads."""

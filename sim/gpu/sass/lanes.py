@@ -8,8 +8,6 @@ rows 3 (lower or only word) and 4 (upper word). Words are 0 to 2**32 - 1. A unif
 import numpy as np
 
 from sim.engine.jit import inner
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.tables import (
     ALL_LANES,
     LANES,
@@ -24,6 +22,8 @@ from sim.gpu.sass.tables import (
     Source,
     Special,
 )
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.warp import Warp
 
 _WORD = 0xFFFFFFFF
 _SIGN = 0x80000000

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.gpu.engine.cta import Cta
 from sim.gpu.engine.deadlock import DeadlockError
-from sim.gpu.engine.warp import Warp
 from sim.gpu.sass.tables import SassProgram, Scalar
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.warp import Warp
 
 if TYPE_CHECKING:
     from sim.gpu.sass.kernel import SassKernel

@@ -13,25 +13,12 @@ from sim.engine.jit import inner, kernel
 from sim.engine.pack import packed
 from sim.engine.prefetch import prefetch
 from sim.gpu.counters import Counter
-from sim.gpu.engine.accounting import account, add_wait, charge_waits, issue_slots, leave_barrier, note_last
 from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cp_async import commit_copies, wait_copies
-from sim.gpu.engine.cta import Cta, CtaFigure, Grid
 from sim.gpu.engine.cta_scheduler import exit_warp, place_clusters
-from sim.gpu.engine.events import Reason
 from sim.gpu.engine.fetch import fetch_code
 from sim.gpu.engine.global_memory import LoadStore, LoadStoreFigure
 from sim.gpu.engine.own_loop import STOPPED
-from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.policies import Policy, SchedulerFigure, priority_of, rank_of
-from sim.gpu.engine.port import Port
-from sim.gpu.engine.record import log_op
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
 from sim.gpu.engine.tma import BulkGroups, load_lines, store_lines
-from sim.gpu.engine.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED, TIME_SHIFT, leaf_of, set_due
-from sim.gpu.engine.tree import Turn as Event
-from sim.gpu.engine.warp import Block, Warp, add_ready, operands_ready
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Pipe
 from sim.gpu.sass.atomics import access_at_l2, access_in_shared
 from sim.gpu.sass.bulk import (
@@ -71,6 +58,19 @@ from sim.gpu.sass.tables import (
     Turn,
     Unit,
 )
+from sim.gpu.units.accounting import account, add_wait, charge_waits, issue_slots, leave_barrier, note_last
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.cp_async import commit_copies, wait_copies
+from sim.gpu.units.cta import Cta, CtaFigure, Grid
+from sim.gpu.units.events import Reason
+from sim.gpu.units.pipes import SubCore
+from sim.gpu.units.policies import Policy, SchedulerFigure, priority_of, rank_of
+from sim.gpu.units.port import Port
+from sim.gpu.units.record import log_op
+from sim.gpu.units.shared import SharedFigure, SharedMemory
+from sim.gpu.units.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED, TIME_SHIFT, leaf_of, set_due
+from sim.gpu.units.tree import Turn as Event
+from sim.gpu.units.warp import Block, Warp, add_ready, operands_ready
 
 _GROUPS = 8  # of HGMMA that a warp may wait for
 _PRODUCTS = 8  # HGMMA of a warp in flight

@@ -12,13 +12,13 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec, Instruction
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
-from sim.gpu.engine.l1 import AS_ASKED, fills
 from sim.gpu.sass.forms import ATOMICS, BULK, CLUSTER_MEMORY, GENERIC, MEMORY, STORES, TMA, Form, form_of
 from sim.gpu.sass.needed import ValuesError, changes_content, needed, rare_ways, target_of
 from sim.gpu.sass.operands import TRUE, Kind, Operand
 from sim.gpu.sass.tables import ASKED, Atomic, Bulk, Cell, Change, Meaning, Mode, Source, Special, Sync, Unit, Way
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Function
 from sim.gpu.sass.text import Instruction as SassInstruction
+from sim.gpu.units.l1 import AS_ASKED, fills
 
 FIGURES = (
     "dsmem.latency",

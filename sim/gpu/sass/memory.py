@@ -10,17 +10,7 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
-from sim.gpu.engine.boxes import CHUNK
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.cp_async import CpAsyncFigure, CpAsyncGroups
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.events import Reason
 from sim.gpu.engine.global_memory import LoadStore, Stores, load_line, take_store
-from sim.gpu.engine.l1 import READY_SHIFT, SECTORS, L1Figure, find_line, locate_in_l1, whole_sectors
-from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.port import Port, PortFigure, count_reads
-from sim.gpu.engine.shared import SharedFigure, SharedMemory
-from sim.gpu.engine.warp import Warp, add_ready
 from sim.gpu.lower.tables import Kind, Pipe
 from sim.gpu.sass.tables import (
     LANES,
@@ -38,6 +28,15 @@ from sim.gpu.sass.tables import (
     Traced,
     Unit,
 )
+from sim.gpu.units.chip import CHUNK, Chip
+from sim.gpu.units.cp_async import CpAsyncFigure, CpAsyncGroups
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.events import Reason
+from sim.gpu.units.l1 import READY_SHIFT, SECTORS, L1Figure, find_line, locate_in_l1, whole_sectors
+from sim.gpu.units.pipes import SubCore
+from sim.gpu.units.port import Port, PortFigure, count_reads
+from sim.gpu.units.shared import SharedFigure, book_access, book_copies
+from sim.gpu.units.warp import Warp, add_ready
 from sim.memory.ahead import LINE, l2_prefetch, l2_prefetch_changes
 from sim.memory.l2 import l2_change_ahead
 from sim.memory.sets import count_sectors
@@ -137,7 +136,7 @@ def hold(st, s, until):
 @inner
 def access_shared(p, x, st, w, s, sm, t, row, mask):
     """A load, store, LDSM or STSM of warp `w`: books the array, releases scoreboards."""
-    code, sms = x.code, st.sms
+    code = x.code
     unit = code[row, Cell.UNIT]
     start = reserve(x, st, s, t, code[row, Cell.INTERVAL])
     waves, least = 1, 1
@@ -146,14 +145,11 @@ def access_shared(p, x, st, w, s, sm, t, row, mask):
         locate_shared(p, x, st, w, row)
         waves, least = wavefronts(x, st, w, row, mask)
     work = waves * p[SharedFigure.WAVEFRONT]
-    begin = max(start, sms[sm, SharedMemory.FREE])
-    sms[sm, SharedMemory.FREE] = begin + work
-    sms[sm, SharedMemory.BACKGROUND_FREE] = max(sms[sm, SharedMemory.BACKGROUND_FREE], start) + work
+    begin = book_access(st, sm, start, work)
     hold(st, s, begin)
     stores = unit == Unit.STS or unit == Unit.STSM
     moved = code[row, Cell.MATRICES] * 128 if code[row, Cell.MATRICES] > 0 else LANES * size
     st.counters[Counter.SHARED_WRITE_BYTES if stores else Counter.SHARED_READ_BYTES] += moved
-    st.counters[Counter.SHARED_TICKS] += work
     st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]
     registers = max(1, size // 4) if code[row, Cell.MATRICES] == 0 else code[row, Cell.MATRICES]
     done = begin + work + code[row, Cell.LATENCY] + (waves - least - registers) * TICKS_PER_CYCLE
@@ -525,7 +521,5 @@ def write_copies(p, x, st, w, sm, t, row, mask):
             x.addresses[0, lane] = base
     _within_cta(p, x, st, w)
     waves, least = wavefronts(x, st, w, row, mask)
-    free = max(st.sms[sm, SharedMemory.FREE], t)
-    st.sms[sm, SharedMemory.FREE] = free + waves * p[SharedFigure.WAVEFRONT]
-    st.counters[Counter.SHARED_TICKS] += waves * p[SharedFigure.WAVEFRONT]
+    book_copies(st, sm, t, waves * p[SharedFigure.WAVEFRONT])
     st.counters[Counter.SHARED_CONFLICT_TICKS] += (waves - least) * p[SharedFigure.WAVEFRONT]

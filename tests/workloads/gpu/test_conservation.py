@@ -15,7 +15,7 @@ from arch.gpu import GpuSpec
 from arch.load import load_arch
 from sim.app.run import simulate
 from sim.engine.clock import TICKS_PER_CYCLE
-from sim.gpu.engine.pipes import BACKLOG
+from sim.gpu.units.pipes import BACKLOG
 from workloads.gpu.conv.winograd import Geometry
 from workloads.gpu.select import choose
 from workloads.ops import FUNCTIONS, Attention, Conv2d, Conv2dDgrad, Gather, Gemm, GroupedGemm, KvWrite, Moe, Operator

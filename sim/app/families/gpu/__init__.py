@@ -22,6 +22,7 @@ FAMILY = Family(
     },
     units=(
         "sim.gpu.engine",
+        "sim.gpu.units",
         "sim.gpu.lower",
         "sim.gpu.power",
         "sim.gpu.sass",

@@ -17,9 +17,9 @@ from sim.app.families.gpu.steps import Planned
 from sim.app.report.record import CheckResult
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
-from sim.gpu.engine.events import EVENT_COLUMNS, Event
 from sim.gpu.language import Program
 from sim.gpu.sass.kernel import SassLaunchProgram
+from sim.gpu.units.events import EVENT_COLUMNS, Event
 from workloads.ops import Operator
 from workloads.written import OwnProgram
 

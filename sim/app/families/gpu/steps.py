@@ -25,11 +25,11 @@ from sim.app.report.record import GpuLaunch, KernelRecord
 from sim.gpu.engine.api import Device, KernelResult, Launch
 from sim.gpu.engine.beside import Beside, Region
 from sim.gpu.engine.dependents import all_running, first_instruction
-from sim.gpu.engine.events import Window
 from sim.gpu.language import GlobalTensor, Program
 from sim.gpu.language import Kernel as GpuKernel
 from sim.gpu.lower.occupancy import room_left, room_of_cta
 from sim.gpu.power.regulator import PowerRegulator
+from sim.gpu.units.events import Window
 from sim.host.model import Copy, Dependent, Host, Overlap
 from sim.host.model import Kernel as HostKernel
 from sim.host.scopes import FIRST, Call, CallTime, Place, Replayed, call_times, calls_ps

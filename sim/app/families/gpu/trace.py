@@ -11,8 +11,8 @@ from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import Launch
-from sim.gpu.engine.events import Window
 from sim.gpu.language import Program
+from sim.gpu.units.events import Window
 
 ROWS = 1 << 21
 """Most rows of a kind: 128 MiB of events, 96 MiB of states."""

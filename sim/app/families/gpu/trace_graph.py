@@ -18,8 +18,8 @@ from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE
 from sim.gpu.engine.api import KernelResult, Launch
-from sim.gpu.engine.events import Window
 from sim.gpu.language import Kernel
+from sim.gpu.units.events import Window
 from sim.host.model import Host, Span
 from sim.host.scopes import CallTime
 from sim.link.collective import Send

@@ -1,6 +1,6 @@
 """What one GPU kernel recorded, as tracks: warps with their states, tensor pipes, TMA, memory in flight, counters.
 
-Rows come from what the engine records in a window of ticks and SMs (`sim.gpu.engine.events`). A warp's states tile its
+Rows come from what the engine records in a window of ticks and SMs (`sim.gpu.units.events`). A warp's states tile its
 life: a tick that no stall covers is one in which it issued. Counters are sampled; what the engine books when something
 is asked for is shown as the unit serves it.
 """
@@ -22,10 +22,10 @@ from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.check.instances import places
 from sim.gpu.counters import Counter
 from sim.gpu.engine.api import KernelResult, Launch
-from sim.gpu.engine.events import PHASE_SHIFT, TRACE_BEGIN, TRACE_END, Event, Reason, TraceRow
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Kernel, Op, walk
 from sim.gpu.language.ops import Action, Space, Unit
+from sim.gpu.units.events import PHASE_SHIFT, TRACE_BEGIN, TRACE_END, Event, Reason, TraceRow
 from sim.memory.counters import MemoryCounter
 
 _SECTOR_BYTES = 32

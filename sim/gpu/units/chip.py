@@ -1,7 +1,7 @@
 """The parameter array of a launch: which unit has which part of it, and what all units read.
 
 A unit that reads figures of the machine has a part of the array, whose names it declares, and a function `parameters`
-that computes them, in ticks unless the name says otherwise. `sim.gpu.engine.units` puts them together.
+that computes them, in ticks unless the name says otherwise. `sim.gpu.engine.parameters` puts them together.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 from dataclasses import dataclass
 
 from sim.engine.clock import TICKS_PER_CYCLE
+from sim.memory.ahead import AHEAD
+
+CHUNK = AHEAD  # lines that a long transfer issues in one event
 
 FIGURES = ("sm.count", "sm.sub_cores")
 

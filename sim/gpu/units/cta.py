@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.engine.clock import cycles_to_ticks, ps_to_ticks
-from sim.gpu.engine.chip import Part
+from sim.gpu.units.chip import Part
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 FIGURES = (

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from arch.extensions import SCHEDULERS
 from sim.engine.extensions import number_of, one_of, policies
 from sim.engine.jit import inner
-from sim.gpu.engine.chip import Chip, Part
-from sim.gpu.engine.cta import CtaSlots
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.warp import Block, Warp
 from sim.gpu.lower.tables import Pipe
+from sim.gpu.units.chip import Chip, Part
+from sim.gpu.units.cta import CtaSlots
+from sim.gpu.units.events import Reason
+from sim.gpu.units.pipes import SubCore
+from sim.gpu.units.warp import Block, Warp
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 _WHOLE = 1 << 30  # no run of a kernel is longer
 SPECIAL_RUN = 4  # instructions of the special-function unit that issue in one event, before an older warp may have it

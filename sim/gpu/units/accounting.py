@@ -5,12 +5,12 @@ from enum import IntEnum
 
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.chip import Chip
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.pipes import SubCore
-from sim.gpu.engine.policies import note_wait
-from sim.gpu.engine.record import trace_state
-from sim.gpu.engine.warp import Warp
+from sim.gpu.units.chip import Chip
+from sim.gpu.units.events import Reason
+from sim.gpu.units.pipes import SubCore
+from sim.gpu.units.policies import note_wait
+from sim.gpu.units.record import trace_state
+from sim.gpu.units.warp import Warp
 
 
 class Since(IntEnum):

@@ -10,15 +10,15 @@ from sim.engine.clock import cycles_to_ticks, transfer_ticks
 from sim.engine.jit import inner
 from sim.engine.prefetch import prefetch
 from sim.engine.search import TAGS, find_tag
-from sim.gpu.engine.boxes import full_mask
-from sim.gpu.engine.chip import Part
+from sim.gpu.units.chip import Part
+from sim.gpu.units.sectors import full_mask
 from sim.memory.ahead import LINE, whole_vectors
 from sim.memory.hashing import divide, product, reciprocal
 from sim.memory.replacement import MAX_WAYS, fill, policy_number, touch, victim
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 SECTORS = 0xF  # of a line

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
-from sim.gpu.engine.accounting import account
-from sim.gpu.engine.chip import Part
-from sim.gpu.engine.events import Reason
-from sim.gpu.engine.l1 import AS_ASKED, fills
+from sim.gpu.units.accounting import account
+from sim.gpu.units.chip import Part
+from sim.gpu.units.events import Reason
+from sim.gpu.units.l1 import AS_ASKED, fills
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 GROUPS = 8  # of one warp that it may wait for

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
-from sim.gpu.engine.chip import Part
+from sim.gpu.units.chip import Part
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 ID_BITS = 16

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from sim.engine.jit import inner
-from sim.gpu.engine.tree import FAR
+from sim.gpu.units.tree import FAR
 
 N_PIPES = 8  # room for pipes: a host cache line, whole vectors
 BACKLOG = 131072  # ticks: how far ahead of its event a memory instruction may book issue slots

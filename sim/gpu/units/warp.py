@@ -3,11 +3,9 @@
 from enum import IntEnum
 
 from sim.engine.jit import inner
-from sim.engine.prefetch import prefetch
 from sim.engine.search import lowest_bit
-from sim.gpu.engine.boxes import Walk
-from sim.gpu.engine.tree import schedule
-from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, WarpVariables
+from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES
+from sim.gpu.units.tree import schedule
 
 REASON_BITS = 5  # of a word that holds a tick and the reason for waiting until then
 
@@ -51,21 +49,6 @@ class Block(IntEnum):
     FLAG = 4
     BULK = 5
     FETCH = 6
-
-
-@inner(inline=True)
-def prefetch_warp(st, w):
-    """Asks the host's caches for the parts of a warp's row that its next event touches."""
-    row = w * Warp.WIDTH
-    prefetch(st.warps, row)
-    prefetch(st.warps, row + Warp.LAUNCH_ORDER)
-    prefetch(st.warps, row + Walk.BASE)
-    prefetch(st.warps, row + Warp.READY)
-    prefetch(st.warps, row + Warp.READY + N_SCOREBOARDS)
-    prefetch(st.warps, row + WarpVariables.CTA_X)
-    prefetch(st.warps, row + WarpVariables.FIRST)
-    if st.since.shape[0] > 0:
-        prefetch(st.since, w * st.since.shape[1])
 
 
 @inner(inline=True)

@@ -13,10 +13,10 @@ from sim.engine.jit import inner
 from sim.engine.prefetch import prefetch
 from sim.engine.search import TICKS, find_due
 from sim.gpu.counters import Counter
-from sim.gpu.engine.boxes import CHUNK, full_mask, sector_mask
-from sim.gpu.engine.chip import Part
-from sim.gpu.engine.l1 import locate_in_l1
-from sim.gpu.engine.tree import FAR
+from sim.gpu.units.chip import CHUNK, Part
+from sim.gpu.units.l1 import locate_in_l1
+from sim.gpu.units.sectors import full_mask, sector_mask
+from sim.gpu.units.tree import FAR
 from sim.memory.ahead import ASKED, LINE, l2_prefetch, l2_prefetch_changes, whole_vectors
 from sim.memory.coalescer import find_waiting, hold, join
 from sim.memory.l2 import l2_change_ahead, l2_read_ahead
@@ -24,7 +24,7 @@ from sim.memory.sets import count_sectors
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec
-    from sim.gpu.engine.chip import Launching
+    from sim.gpu.units.chip import Launching
 
 
 FIGURES = (

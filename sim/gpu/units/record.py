@@ -1,4 +1,4 @@
-"""What a launch records: executed ops in the event log, states of warps in the trace (`sim.gpu.engine.events`).
+"""What a launch records: executed ops in the event log, states of warps in the trace (`sim.gpu.units.events`).
 
 Functions take the state's `log` or `trace` as their first argument. Where that is None the compiler prunes what
 `is not None` guards, so that a launch that records nothing has no code for it.
@@ -7,8 +7,8 @@ Functions take the state's `log` or `trace` as their first argument. Where that 
 from enum import IntEnum
 
 from sim.engine.jit import inner
-from sim.gpu.engine.cta import Cta
-from sim.gpu.engine.warp import Warp
+from sim.gpu.units.cta import Cta
+from sim.gpu.units.warp import Warp
 
 
 class Recorder(IntEnum):
@@ -49,7 +49,7 @@ def add_trace(trace, st, w, state, begin, end):
 
 @inner(inline=True)
 def trace_state(trace, st, w, state, begin, end):
-    """One row of the trace (`sim.gpu.engine.events.TraceRow`), where one is kept."""
+    """One row of the trace (`sim.gpu.units.events.TraceRow`), where one is kept."""
     if trace is not None and trace.shape[0] > 0:
         add_trace(trace, st, w, state, begin, end)
 
@@ -75,7 +75,7 @@ def add_log(log, st, w, op, t0, t1, t2, value):
 
 @inner(inline=True)
 def log_op(log, st, w, op, t0, t1, t2, value):
-    """One row of the event log (`sim.gpu.engine.events.Event`), if one is kept; the kernel's number is filled in later.
+    """One row of the event log (`sim.gpu.units.events.Event`), if one is kept; the kernel's number is filled in later.
 
     Returns the row's number, -1 without one.
     """
