@@ -78,6 +78,7 @@ def test_a_figure_is_read_with_the_unit_that_takes_part(
         (PRODUCT, "h100-sxm", "instructions.wgmma.bf16.m64n*k16.interval=99 cycles", False),
         (PRODUCT, "h100-sxm", "power.energy.tensor.fp16=1 pJ/FLOP", True),
         (PRODUCT, "h100-sxm", "sm.wgmma_in_flight=1", True),
+        (PRODUCT, "h100-sxm", "sm.register_conflict=9 cycles", False),
         (PRODUCT, "h100-sxm", "sm.beside_wgmma_fma=9 cycles", False),
         (PRODUCT, "h100-sxm", "cp_async.latency=900 cycles", True),
         (PRODUCT, "h100-sxm", "tma.latency=900 cycles", False),

@@ -656,15 +656,15 @@ def test_ten_tensor_products_take_ten_intervals_on_each_sub_core() -> None:
 
 def test_products_of_a_warp_wait_in_the_tensor_cores_queue_as_far_as_it_reaches() -> None:
     products = ["HGMMA.64x64x16.F32 R24, gdesc[UR8], R24"] * 6
-    last = {}
+    waited = {}
     for in_flight in (1, 2, 4):
         spec = load_arch("h100-sxm", [f"sm.wgmma_in_flight={in_flight}"])
         code = replace(written(*products), sm=90, bank_bytes=0x210)
         run = launch(code, threads=128, shared=1024, spec=spec)
         assert run.result.counters["tensor_ticks"] == 4 * 6 * 32 * 256
-        last[in_flight] = run.last_warp_tick - run.start_tick
-    assert last[1] - last[2] == 32 * 256
-    assert last[1] - last[4] == 3 * 32 * 256
+        waited[in_flight] = run.result.warp_states["math_pipe_throttle"]
+    assert waited[1] - waited[2] == 4 * 32 * 256
+    assert waited[1] - waited[4] == 4 * 3 * 32 * 256
 
 
 def test_time_of_warps_and_slots_is_accounted_for_whole() -> None:

@@ -15,13 +15,13 @@ import pytest
 
 from arch.gpu import GpuSpec, WarpScheduler
 from arch.reads import recorded
-from sim.gpu.engine import api, barriers, boxes, fetch, global_memory, parameters, scheduler, semaphores, tma
+from sim.gpu.engine import api, boxes, fetch, global_memory, parameters, scheduler, semaphores, tma
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.state import CHIP_WIDTH, SM_WIDTH
 from sim.gpu.lower.listing import listing
 from sim.gpu.lower.occupancy import occupancy, shared_of_cta
 from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, N_VARS, WarpVariables
-from sim.gpu.units import cp_async, cta, l1, pipes, policies, port, record, shared, tensor, tree, warp
+from sim.gpu.units import barriers, cp_async, cta, l1, pipes, policies, port, record, shared, tensor, tree, warp
 from sim.gpu.units.chip import Launching, Part
 from tests.gpu.kernels import butterfly, dynamic_copy, exchange, mma_gemm, split_sum, tma_copy, wgmma_gemm
 

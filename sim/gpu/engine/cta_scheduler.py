@@ -2,12 +2,12 @@
 
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import ClusterBarrier, reset_barriers
 from sim.gpu.engine.fetch import COLD, WARM, InstructionFetch, begin_fetch
 from sim.gpu.engine.semaphores import CtaTiles
 from sim.gpu.engine.tma import BulkGroups
 from sim.gpu.lower.tables import WarpVariables
 from sim.gpu.units.accounting import account, leave_barrier
+from sim.gpu.units.barriers import ClusterBarrier, reset_barriers
 from sim.gpu.units.chip import Chip
 from sim.gpu.units.cta import Cta, CtaFigure, CtaSlots, Grid
 from sim.gpu.units.events import TRACE_BEGIN, TRACE_END, Reason

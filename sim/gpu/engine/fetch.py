@@ -9,13 +9,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from sim.engine.jit import inner
-from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import Tma
 from sim.gpu.units.chip import Chip, Part
 from sim.gpu.units.events import Reason
 from sim.gpu.units.l1 import SECTORS
 from sim.gpu.units.port import Port, count_reads, port_read
 from sim.gpu.units.tree import PARKED, leaf_of, schedule
+from sim.gpu.units.waking import wake
 from sim.gpu.units.warp import Block, Warp
 from sim.memory.ahead import LINE, l2_prefetch
 from sim.memory.sets import count_sectors

@@ -3,7 +3,7 @@
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
 from sim.gpu.engine.scheduler import FULL, Line, Overtaken, contend, let_overtake, may_overtake, put_off
-from sim.gpu.engine.shared import SharedFigure, access, queue_room, stream_loads
+from sim.gpu.engine.shared import access, queue_room, stream_loads
 from sim.gpu.lower.tables import N_VECTOR_PIPES, Col, Kind, Pipe
 from sim.gpu.units.accounting import account, issue_slots
 from sim.gpu.units.chip import Chip
@@ -11,6 +11,7 @@ from sim.gpu.units.events import Reason
 from sim.gpu.units.pipes import SubCore, issue_time, part, running_ops
 from sim.gpu.units.policies import SPECIAL_RUN, SchedulerFigure, priority_of, rank_of
 from sim.gpu.units.record import log_op
+from sim.gpu.units.shared import SharedFigure
 from sim.gpu.units.tensor import beside_products, registers_taken, take_registers
 from sim.gpu.units.tree import SCHEDULED, TIME_SHIFT
 from sim.gpu.units.warp import Warp, add_ready, schedule_warp, set_tile

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from arch.gpu import GpuSpec
-from sim.gpu.engine import barriers, fetch, global_memory, semaphores, tma
-from sim.gpu.units import chip, cp_async, cta, l1, policies, port, shared, tensor, tree
+from sim.gpu.engine import fetch, global_memory, semaphores, tma
+from sim.gpu.units import barriers, chip, cp_async, cta, l1, policies, port, shared, tensor, tree
 from sim.gpu.units.chip import Launching, Part
 
 UNITS = (

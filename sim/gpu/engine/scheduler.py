@@ -11,10 +11,10 @@ from sim.engine.prefetch import prefetch
 from sim.gpu.lower.tables import N_SCOREBOARDS
 from sim.gpu.units.accounting import account
 from sim.gpu.units.chip import Chip
-from sim.gpu.units.events import PHASE_SHIFT, Reason
+from sim.gpu.units.events import Reason
 from sim.gpu.units.pipes import SubCore, running_ops
 from sim.gpu.units.policies import goes_between, priority_of, rank_of
-from sim.gpu.units.record import add_log, log_put_off
+from sim.gpu.units.record import log_put_off
 from sim.gpu.units.tree import (
     ID_BITS,
     ID_MASK,
@@ -26,7 +26,7 @@ from sim.gpu.units.tree import (
     set_due,
     set_due_in_sm,
 )
-from sim.gpu.units.warp import REASON_BITS, Block, Warp, schedule_warp
+from sim.gpu.units.warp import REASON_BITS, Warp
 
 FULL = 240  # 256ths of the issue slots: ops that take more leave nothing to others
 
@@ -63,27 +63,6 @@ _PIPE_MASK = 15
 _REASON_SHIFT = _PIPE_SHIFT + 4  # why it has not tried before
 _TRIED = 1 << (_REASON_SHIFT + REASON_BITS)  # it has found no room
 _UNTRIED_WHO = (1 << _REASON_SHIFT) - 1
-
-
-@inner(inline=True)
-def log_woken(log, st, w, tick):
-    """The row of the op that warp `w` was parked at, which ends at `tick`."""
-    if log is not None and st.warps[w, Warp.BLOCK_OP] >= 0:
-        value = 0
-        if st.warps[w, Warp.BLOCK] == Block.MBARRIER:
-            value = (st.warps[w, Warp.BLOCK_VALUE] << PHASE_SHIFT) | st.warps[w, Warp.BLOCK_WHAT]
-        add_log(log, st, w, st.warps[w, Warp.BLOCK_OP], st.warps[w, Warp.OP_ISSUED], tick, tick, value)
-
-
-@inner(inline=True)
-def wake(p, st, w, tick, reason, now):
-    """Puts parked warp `w` back: it goes on at `tick`, its wait is booked on `reason`."""
-    tick = max(tick, now)
-    log_woken(st.log, st, w, tick)
-    st.warps[w, Warp.BLOCK] = Block.NONE
-    account(st, w, tick, reason)
-    s, sm = st.warps[w, Warp.SUB_CORE], st.warps[w, Warp.SM]
-    schedule_warp(st, tick, priority_of(p, st, s, sm, w, rank_of(p, st, w)), w)
 
 
 @inner(inline=True)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
 from sim.gpu.engine.expressions import evaluate
-from sim.gpu.engine.scheduler import wake
 from sim.gpu.lower.tables import Col, WarpVariables
 from sim.gpu.units.accounting import account
 from sim.gpu.units.chip import Chip, Part
 from sim.gpu.units.cta import Cta
 from sim.gpu.units.events import Reason
 from sim.gpu.units.tree import PARKED
+from sim.gpu.units.waking import wake
 from sim.gpu.units.warp import Block, Warp, park
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from arch.gpu import GpuSpec
 from sim.engine.buffers import filled, give_back
 from sim.engine.search import TAGS
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, NamedBarrier
 from sim.gpu.engine.fetch import FetchFigure
 from sim.gpu.engine.flow import Trips
 from sim.gpu.engine.scheduler import Contender, Line
@@ -22,6 +21,7 @@ from sim.gpu.engine.semaphores import SemaphoreFigure
 from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue
 from sim.gpu.lower.tables import Scratch
 from sim.gpu.units.accounting import Since
+from sim.gpu.units.barriers import BarrierFigure, Mbarrier, NamedBarrier
 from sim.gpu.units.chip import CHUNK, Chip
 from sim.gpu.units.cta import Cta, CtaSlots, locate_ctas
 from sim.gpu.units.events import EVENT_COLUMNS, TRACE_COLUMNS, Reason, Window

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from sim.engine.clock import cycles_to_ticks
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, barrier_number, peer
+from sim.gpu.engine.barriers import barrier_number
 from sim.gpu.engine.boxes import Walk, locate_box
 from sim.gpu.engine.expressions import evaluate
 from sim.gpu.engine.global_memory import Stores
-from sim.gpu.engine.scheduler import wake
 from sim.gpu.lower.tables import Col, Kind
 from sim.gpu.units.accounting import account, issue_one
+from sim.gpu.units.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.units.chip import CHUNK, Chip, Part
 from sim.gpu.units.cta import Cta
 from sim.gpu.units.events import PHASE_SHIFT, Reason
@@ -38,6 +38,7 @@ from sim.gpu.units.record import log_op
 from sim.gpu.units.sectors import sector_mask
 from sim.gpu.units.shared import SharedFigure, book_background
 from sim.gpu.units.tree import FAR, PARKED, leaf_of, schedule
+from sim.gpu.units.waking import wake
 from sim.gpu.units.warp import Block, Warp, park
 from sim.memory.sets import count_sectors
 

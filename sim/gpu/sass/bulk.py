@@ -10,9 +10,7 @@ import numpy as np
 from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.engine.boxes import Walk
-from sim.gpu.engine.scheduler import wake
 from sim.gpu.engine.tma import BulkGroups, TmaFigure, TmaQueue, enqueue, group_done, stores_pending
 from sim.gpu.sass.bulk_cluster import copy_in_cluster
 from sim.gpu.sass.lanes import write_predicate
@@ -31,10 +29,12 @@ from sim.gpu.sass.tables import (
     Sync,
     Unit,
 )
+from sim.gpu.units.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.units.chip import Chip
 from sim.gpu.units.cta import Cta
 from sim.gpu.units.events import Reason
 from sim.gpu.units.tree import FAR
+from sim.gpu.units.waking import wake
 from sim.gpu.units.warp import Block, Warp, park
 
 _BULK_BYTES = 16

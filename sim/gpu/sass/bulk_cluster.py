@@ -8,11 +8,11 @@ the CTA that they go to counts their bytes. Assumed: the latency is that of such
 
 from sim.engine.jit import inner
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.engine.boxes import Walk
 from sim.gpu.engine.tma import TmaBox, TmaFigure, TmaQueue, enqueue, next_box
 from sim.gpu.sass.memory import blame
 from sim.gpu.sass.tables import RANK_SHIFT, Bulk, Cell, FaultKind, Launched, Scalar, Unit
+from sim.gpu.units.barriers import BarrierFigure, Mbarrier, arrive, peer
 from sim.gpu.units.chip import CHUNK, Chip
 from sim.gpu.units.cta import Cta
 from sim.gpu.units.events import PHASE_SHIFT

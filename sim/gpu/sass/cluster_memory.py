@@ -10,11 +10,11 @@ from sim.engine.clock import TICKS_PER_CYCLE
 from sim.engine.jit import inner
 from sim.engine.search import lowest_bit
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import arrive, peer
 from sim.gpu.sass.atomics import access_at_l2, access_in_cluster, access_in_shared, cannot_be_told
 from sim.gpu.sass.lanes import write_predicate
 from sim.gpu.sass.memory import access_global, blame, collect, hold, locate, release, reserve, wavefronts
 from sim.gpu.sass.tables import LANES, RANK_SHIFT, WINDOW, Cell, FaultKind, Unit
+from sim.gpu.units.barriers import arrive, peer
 from sim.gpu.units.chip import Chip
 from sim.gpu.units.cta import Cta
 from sim.gpu.units.events import Reason

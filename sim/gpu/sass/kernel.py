@@ -13,7 +13,6 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.reads import recorded
 from sim.engine.buffers import filled
-from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
 from sim.gpu.engine.own_loop import OwnLoopKernel, ShownInstruction, SpentLine, warps_of
 from sim.gpu.language import GlobalTensor, Program, Role, SharedTile
 from sim.gpu.sass.cubin import HOPPER, RESERVED_BYTES, CompiledKernel
@@ -43,13 +42,14 @@ from sim.gpu.sass.tables import (
     Unit,
 )
 from sim.gpu.sass.text import INSTRUCTION_BYTES, Instruction
+from sim.gpu.units.barriers import BarrierFigure
 from sim.gpu.units.chip import Chip
 from sim.gpu.units.cta import Cta, CtaFigure
 from sim.gpu.units.events import Reason
 from sim.gpu.units.tree import FAR, TreeFigure
 from sim.gpu.units.warp import Block, Warp
 
-FIGURES = ("compute_capability", "shared.banks", "sm.wgmma_in_flight")
+FIGURES = ("compute_capability", "shared.banks")
 """Figures of a preset that this module reads."""
 
 _BLOCK_AT, _GRID_AT, _STACK_AT = 0x0, 0xC, 0x28
@@ -60,7 +60,6 @@ _CLUSTER_SIZE_AT = 0x188
 _LOCAL_WINDOW_AT = 0x20  # the generic address of local memory
 _PARAMETERS_ADDRESS = 1 << 40
 _MBARRIERS = 64
-_BARRIERS = 16
 _FIRST_ADDRESS = 1 << 21
 _LOCAL_ADDRESS = 1 << 37
 _GAP_BYTES = 1 << 20  # between arrays, at least
@@ -185,7 +184,6 @@ class SassKernel(OwnLoopKernel):
             scalars=filled((warps, Scalar.WIDTH), np.int64, 0),
             turns=turns,
             queues=np.zeros((sub_cores, WAITING + 1), dtype=np.int64),
-            barriers=np.zeros((int(p[Chip.SMS] * p[Chip.CTAS_PER_SM]), _BARRIERS, NamedBarrier.WIDTH), dtype=np.int64),
             clusters=np.zeros((self._meetings(p, code), Meeting.WIDTH), dtype=np.int64),
             operands=np.zeros((5, LANES), dtype=np.int64),
             floats=floats,
@@ -221,7 +219,7 @@ class SassKernel(OwnLoopKernel):
         launch[Launched.BANKS] = spec.shared.banks
         launch[Launched.LOCAL_BEGIN], launch[Launched.CONSTANTS] = _LOCAL_ADDRESS, constants
         launch[Launched.FIRST_SUB_CORE] = warps + 3 * p[Chip.SMS]
-        launch[Launched.WGMMA_IN_FLIGHT] = spec.sm.wgmma_in_flight or 0
+        launch[Launched.PRODUCTS] = any(form_of(one).opcode.unit is Unit.HGMMA for one in self.instructions())
         return launch
 
     @property

@@ -50,7 +50,7 @@ class Watch:
         at = int(state.warps[warp, Warp.PROGRAM_COUNTER])
         scalars = tables.scalars[warp]
         held = hash((
-            at, int(scalars[Scalar.CURSOR]), scalars[: Scalar.TENSOR_DONE].tobytes(), tables.registers[warp].tobytes()
+            at, int(scalars[Scalar.CURSOR]), scalars[: Scalar.CLUSTER_PHASE].tobytes(), tables.registers[warp].tobytes()
         ))  # fmt: skip
         if held == self.latest[number]:
             return

@@ -13,7 +13,6 @@ from sim.engine.jit import inner, kernel
 from sim.engine.pack import packed
 from sim.engine.prefetch import prefetch
 from sim.gpu.counters import Counter
-from sim.gpu.engine.barriers import BarrierFigure, NamedBarrier
 from sim.gpu.engine.cta_scheduler import exit_warp, place_clusters
 from sim.gpu.engine.fetch import fetch_code
 from sim.gpu.engine.global_memory import LoadStore, LoadStoreFigure
@@ -58,7 +57,8 @@ from sim.gpu.sass.tables import (
     Turn,
     Unit,
 )
-from sim.gpu.units.accounting import account, add_wait, charge_waits, issue_slots, leave_barrier, note_last
+from sim.gpu.units.accounting import account, add_wait, charge_waits, issue_slots, leave_barrier
+from sim.gpu.units.barriers import BarrierFigure, NamedBarrier, arrive_named
 from sim.gpu.units.chip import Chip
 from sim.gpu.units.cp_async import commit_copies, wait_copies
 from sim.gpu.units.cta import Cta, CtaFigure, Grid
@@ -68,12 +68,19 @@ from sim.gpu.units.policies import Policy, SchedulerFigure, priority_of, rank_of
 from sim.gpu.units.port import Port
 from sim.gpu.units.record import log_op
 from sim.gpu.units.shared import SharedFigure, SharedMemory
+from sim.gpu.units.tensor import (
+    TensorFigure,
+    TensorWarp,
+    book_products,
+    commit_products,
+    groups_done,
+    note_log_row,
+    products_over,
+    products_room,
+)
 from sim.gpu.units.tree import FAR, ID_BITS, ID_MASK, NEVER, PARKED, SCHEDULED, TIME_SHIFT, leaf_of, set_due
 from sim.gpu.units.tree import Turn as Event
 from sim.gpu.units.warp import Block, Warp, add_ready, operands_ready
-
-_GROUPS = 8  # of HGMMA that a warp may wait for
-_PRODUCTS = 8  # HGMMA of a warp in flight
 
 _SHARED_UNITS = 1 << Unit.LDS | 1 << Unit.STS | 1 << Unit.LDSM | 1 << Unit.STSM
 _GLOBAL_UNITS = 1 << Unit.LDG | 1 << Unit.STG | 1 << Unit.RED | 1 << Unit.LDGSTS | 1 << Unit.ATOMG
@@ -174,8 +181,7 @@ def _await(x, st, w, s, i, row, t):
     ready, why = operands_ready(st, w, x.code[row, Cell.WAIT], t)
     x.turns[s, i, Turn.READY] = _on_grid(ready)
     x.turns[s, i, Turn.REASON] = why if ready > t else st.warps[w, Warp.REASON]
-    queued = x.code[row, Cell.UNIT] == Unit.HGMMA and x.launch[Launched.WGMMA_IN_FLIGHT] > 1
-    x.turns[s, i, Turn.PIPE] = -1 if queued else x.code[row, Cell.PIPE]
+    x.turns[s, i, Turn.PIPE] = -1 if x.code[row, Cell.UNIT] == Unit.HGMMA else x.code[row, Cell.PIPE]
     if x.code[row, Cell.ASKED] >= 0:
         _ask(x, w, row)
 
@@ -276,6 +282,8 @@ def _undisturbed(p, x, st, s, sm, t):
 def _turn(p, x, st, ms, mem, s, sm, t, ahead):
     """The instruction of a sub-core that issues at tick `t`; ahead: of other events, so that it must be one of its own.
     Returns the tick of the next one, FAR for none, `t` where it has to wait for them."""
+    if x.launch[Launched.PRODUCTS] != 0:
+        _look_again(p, x, st, s, sm, t)
     i = _choose(p, x, st, s, sm, t)
     if i >= 0:
         w = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES] + i * p[Chip.SUB_CORES]
@@ -288,6 +296,8 @@ def _turn(p, x, st, ms, mem, s, sm, t, ahead):
             reason = Reason.LG_THROTTLE if of_memory else Reason.MIO_THROTTLE
             if x.code[row, Cell.UNIT] == Unit.HGMMA:
                 reason = Reason.MATH_PIPE_THROTTLE
+            elif x.code[row, Cell.UNIT] == Unit.EXIT:
+                reason = Reason.GMMA
             elif (_TMA_UNITS >> x.code[row, Cell.UNIT]) & 1:
                 reason = Reason.LG_THROTTLE
             _spend(x, st, w, row, x.turns[s, i, Turn.READY], x.turns[s, i, Turn.REASON])
@@ -300,6 +310,20 @@ def _turn(p, x, st, ms, mem, s, sm, t, ahead):
     if i < 0 or earliest >= FAR:
         return earliest
     return max(earliest, t + TICKS_PER_CYCLE)
+
+
+@inner
+def _look_again(p, x, st, s, sm, t):
+    """Puts off the warps of a sub-core that wait for products: others have issued some since they were told a tick."""
+    base = sm * p[Chip.WARPS_PER_SM] + s - sm * p[Chip.SUB_CORES]
+    for i in range(x.turns.shape[1]):
+        if x.turns[s, i, Turn.GROUPS] > 0 and x.turns[s, i, Turn.READY] <= t:
+            w = base + i * p[Chip.SUB_CORES]
+            done = groups_done(st, w, s, t, x.turns[s, i, Turn.GROUPS] - 1)
+            if st.warps[w, TensorWarp.AWAITED] == 0:
+                x.turns[s, i, Turn.GROUPS] = 0
+            if done > t:
+                x.turns[s, i, Turn.READY], x.turns[s, i, Turn.REASON] = _on_grid(done), Reason.GMMA
 
 
 @inner(inline=True)
@@ -319,10 +343,10 @@ def _room(p, x, st, w, s, sm, t, row):
             busy = max(busy, sms[sm, Port.WRITE_FREE], sms[sm, LoadStore.STORE_FREE])
         return busy - p[LoadStoreFigure.QUEUE]
     if unit == Unit.HGMMA:
-        waiting = x.launch[Launched.WGMMA_IN_FLIGHT] - 1  # of its own, which the tensor core has not begun
-        if waiting > 0:
-            return x.scalars[w, Scalar.BEGUN + (x.scalars[w, Scalar.PRODUCTS] - waiting) % _PRODUCTS]
-        return st.sub_cores[s, SubCore.PIPE_FREE + Pipe.TENSOR]
+        held = (p[TensorFigure.IN_FLIGHT_INSTRUCTIONS] - 1) * x.code[row, Cell.INTERVAL]
+        return products_room(st, w, s, t, held, True)
+    if unit == Unit.EXIT:
+        return products_over(st, w, s, t)
     if (_TMA_UNITS >> unit) & 1:
         return queue_room(p, x, st, sm, row, t)
     return 0
@@ -383,7 +407,9 @@ def _issue(p, x, st, ms, mem, w, s, sm, i, t, row):
     if ((_GLOBAL_UNITS | _GENERIC_UNITS) >> unit) & 1 == 0:
         st.counters[code[row, Cell.COUNTER]] += 1
     if (_TMA_UNITS >> unit) & 1 == 0:  # the TMA writes rows of its own
-        log_op(st.log, st, w, row, t, max(t, read), max(t, done), 0)
+        logged = log_op(st.log, st, w, row, t, max(t, read), max(t, done), 0)
+        if unit == Unit.HGMMA:
+            note_log_row(st, w, logged)
     if x.trace.shape[0] > 0:
         following_row = _traced(p, x, st, w)
     if following_row == ENDED:
@@ -530,8 +556,8 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
         _multiply(x, st, w, s, sm, t, row)
         return end
     if unit == Unit.GWAIT:
-        groups = x.scalars[w, Scalar.GROUPS] - code[row, Cell.COUNT]
-        done = x.scalars[w, Scalar.GROUP_DONE + (groups - 1) % _GROUPS] if groups > 0 else 0
+        done = groups_done(st, w, s, t, code[row, Cell.COUNT])
+        x.turns[s, i, Turn.GROUPS] = 1 + code[row, Cell.COUNT] if warps[w, TensorWarp.AWAITED] > 0 else 0
         _spend(x, st, w, row, done, Reason.GMMA)
         return max(end, done)
     if mask == 0:
@@ -549,27 +575,14 @@ def _synchronise(p, x, st, w, s, sm, i, t, end, row, mask):
 
 @inner(inline=True)
 def _multiply(x, st, w, s, sm, t, row):
-    """HGMMA: a warp's quarter of a product, on the tensor core of its sub-core, in the order of issue."""
-    code, subs, counters = x.code, st.sub_cores, st.counters
-    start = max(t, subs[s, SubCore.PIPE_FREE + Pipe.TENSOR])
-    number = x.scalars[w, Scalar.PRODUCTS]
-    x.scalars[w, Scalar.BEGUN + number % _PRODUCTS] = start
-    x.scalars[w, Scalar.PRODUCTS] = number + 1
-    over = start + code[row, Cell.INTERVAL]
-    shared = max(st.sms[sm, SharedMemory.BACKGROUND_FREE], t) + code[row, Cell.SHARED]
-    st.sms[sm, SharedMemory.BACKGROUND_FREE] = shared
-    over = max(over, shared)
-    subs[s, SubCore.PIPE_FREE + Pipe.TENSOR] = over
-    done = max(x.scalars[w, Scalar.TENSOR_DONE], over + code[row, Cell.LATENCY])
-    x.scalars[w, Scalar.TENSOR_DONE] = done
+    """HGMMA: a warp's quarter of a product."""
+    code, counters = x.code, st.counters
+    over = book_products(st, w, s, sm, t, code[row, Cell.INTERVAL], code[row, Cell.LATENCY], code[row, Cell.SHARED])
     if code[row, Cell.COMMITS] != 0:
-        group = x.scalars[w, Scalar.GROUPS]
-        x.scalars[w, Scalar.GROUP_DONE + group % _GROUPS] = done
-        x.scalars[w, Scalar.GROUPS] = group + 1
+        commit_products(st, w)
     counters[Counter.TENSOR_TICKS] += code[row, Cell.INTERVAL]
     counters[Counter.MACS_TENSOR] += code[row, Cell.MACS]
     counters[Counter.SHARED_READ_BYTES] += code[row, Cell.BYTES]
-    counters[Counter.SHARED_TICKS] += code[row, Cell.SHARED]
     _release_at(x, st, w, row, over, Reason.GMMA)
 
 
@@ -578,23 +591,15 @@ def _meet(p, x, st, w, t, end, row, passes):
     """BAR.SYNC and BAR.ARV: the tick from which the warp goes on, FAR if others have to come first."""
     code, warps = x.code, st.warps
     slot, number = warps[w, Warp.CTA], code[row, Cell.OPERATION]
-    barrier = x.barriers[slot, number]
     expected = code[row, Cell.COUNT] if code[row, Cell.COUNT] > 0 else p[Chip.WARPS_PER_CTA]
-    barrier[NamedBarrier.ARRIVED] += 1
-    latest = max(t, warps[w, Warp.SHARED_WRITTEN])
-    if latest > barrier[NamedBarrier.LATEST]:
-        barrier[NamedBarrier.LATEST] = latest
-        barrier[NamedBarrier.LAST] = w
-    if barrier[NamedBarrier.ARRIVED] < expected:
+    tick = arrive_named(p, st, w, slot, number, expected, t)
+    if tick < 0:
         if passes:
             leave_barrier(st, w)
             return end
         x.scalars[w, Scalar.BARRIER_WAIT] = number + 1
         return FAR
-    latest = barrier[NamedBarrier.LATEST]
-    note_last(st, barrier[NamedBarrier.LAST], latest)
-    tick = latest + p[BarrierFigure.SYNC_LATENCY] + expected * p[BarrierFigure.SYNC_PER_WARP]
-    barrier[NamedBarrier.ARRIVED], barrier[NamedBarrier.LATEST] = 0, 0
+    latest = st.named_barriers[slot, number, NamedBarrier.LATEST]
     first = st.ctas[slot, Cta.FIRST_WARP]
     for other in range(first, first + p[Chip.WARPS_PER_CTA]):
         if x.scalars[other, Scalar.BARRIER_WAIT] == number + 1:
@@ -609,12 +614,11 @@ def _meet(p, x, st, w, t, end, row, passes):
     if not passes:
         add_wait(st, w, latest, tick)
     charge_waits(st)
-    if passes:
-        leave_barrier(st, w)
-        return end
-    _spend(x, st, w, row, tick, Reason.BARRIER)
+    if not passes:
+        _spend(x, st, w, row, tick, Reason.BARRIER)
+        end = max(end, tick)
     leave_barrier(st, w)
-    return max(end, tick)
+    return end
 
 
 # ---- events

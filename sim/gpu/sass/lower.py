@@ -28,6 +28,7 @@ FIGURES = (
     "shared.bandwidth",
     "sm.address_interval",
     "sm.sub_cores",
+    "sync.named_barriers",
 )
 """Figures of a preset that this module reads."""
 
@@ -586,6 +587,10 @@ class _Row:
         elif unit in (Unit.BARRIER, Unit.ARRIVE):
             if not numbers:
                 raise InputError(f"{form.instruction.place}: {form.instruction}: the barrier's number must be constant")
+            named = self.spec.sync.named_barriers
+            if numbers[0] >= named:
+                where = f"{form.instruction.place}: {form.instruction}"
+                raise InputError(f"{where}: {self.spec.name} has named barriers 0 to {named - 1}")
             row[Cell.OPERATION] = numbers[0]
             row[Cell.COUNT] = numbers[1] // 32 if len(numbers) > 1 else 0
         elif unit is Unit.JUMP:

@@ -313,21 +313,16 @@ class Scalar(IntEnum):
     PARKED = 20  # another unit wakes it: tick from which it waits, plus one; -1 at its end
     PARKED_REASON = 21
     CURSOR = 22  # its place in the trace that it follows
-    TENSOR_DONE = 23  # HGMMA: completion of the latest
-    GROUPS = 24  # HGMMA: committed groups
-    GROUP_DONE = 25  # by group, 8 of them
-    CLUSTER_PHASE = 33  # of the cluster's barrier, in which it arrived there last
-    MET = 34  # lanes that wait for all others of the warp
-    UNIFORM = 40  # 64 registers
-    BARRIER = 104  # 16 convergence barriers: lanes that take part
-    WAITING = 120  # 16: lanes that have come
-    STACK_PC = 136
-    STACK_MASK = 152
-    PRODUCTS = 168  # HGMMA so far
-    BEGUN = 169  # by HGMMA, 8 of them: when the tensor core began it
-    SYNC_ROW = 177  # 16: where lanes wait at a convergence barrier
-    MET_ROW = 193  # where those wait that have MET
-    WIDTH = 194
+    CLUSTER_PHASE = 23  # of the cluster's barrier, in which it arrived there last
+    MET = 24  # lanes that wait for all others of the warp
+    UNIFORM = 32  # 64 registers
+    BARRIER = 96  # 16 convergence barriers: lanes that take part
+    WAITING = 112  # 16: lanes that have come
+    STACK_PC = 128
+    STACK_MASK = 144
+    SYNC_ROW = 160  # 16: where lanes wait at a convergence barrier
+    MET_ROW = 176  # where those wait that have MET
+    WIDTH = 177
 
 
 class Turn(IntEnum):
@@ -336,6 +331,7 @@ class Turn(IntEnum):
     READY = 0  # tick from which its next instruction may issue
     PIPE = 1  # of that
     REASON = 2  # why it waits until then
+    GROUPS = 3  # one more than the groups of products that may be pending then, 0 without a wait for them
     WIDTH = 4
 
 
@@ -381,7 +377,6 @@ class SassProgram(NamedTuple):
     scalars: np.ndarray  # (warps of the chip, Scalar.WIDTH) int64
     turns: np.ndarray  # (sub-cores, warps, Turn.WIDTH) int64
     queues: np.ndarray  # (sub-cores, WAITING + 1): ticks at which accesses leave the queue; the oldest's place
-    barriers: np.ndarray  # (CTA slots, 16, NamedBarrier.WIDTH)
     clusters: np.ndarray  # (clusters, Meeting.WIDTH) of a kernel that uses their barrier
     operands: np.ndarray  # (5, 32) int64: operands of the instruction in progress and its results
     floats: np.ndarray  # (4,) float32
@@ -418,7 +413,7 @@ class Launched(IntEnum):
     SHARED_END = 5
     BANKS = 6
     FIRST_SUB_CORE = 7  # component number
-    WGMMA_IN_FLIGHT = 8
+    PRODUCTS = 8  # 1: there are asynchronous products
     LOCAL_BEGIN = 9  # of all local memory
     FOLLOWS = 10  # 1: the trace is one of this simulator, which has both addresses of LDGSTS, one behind the other
     CONSTANTS = 11  # place of the banks of constants in `data`

@@ -27,15 +27,15 @@ _THROUGH_LSU = frozenset((Unit.SHARED, Unit.GLOBAL))
 class Took:
     """What took part in a run.
 
-    opcodes: of the ops, those of the language that stand for instructions of compiled kernels included. rows: names of
-    the instruction rows that these took. formats: of products on tensor cores. beside_wgmma: there are ops whose time
-    beside products is stated. data, scheduler: their words.
+    opcodes: of the ops, those of the language that stand for instructions of compiled kernels included; written: of the
+    language's alone, whose lowering says what they take of the register file. rows: names of
+    the instruction rows that these took. formats: of products on tensor cores. data, scheduler: their words.
     """
 
     opcodes: frozenset[str]
+    written: frozenset[str]
     rows: frozenset[str]
     formats: frozenset[str]
-    beside_wgmma: bool
     clusters: bool
     descriptors: bool
     copies: bool
@@ -86,9 +86,10 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "sync.mbarrier_wait": lambda took: any(spec.barrier for spec in took.specs),
     "sync": lambda took: Unit.BARRIERS in took.units,
     "sm.wgmma_in_flight": lambda took: Unit.TENSOR in took.units,
-    "sm.beside_wgmma_fma": lambda took: took.beside_wgmma,
-    "sm.beside_wgmma_alu": lambda took: took.beside_wgmma,
-    "sm.beside_wgmma_xu": lambda took: took.beside_wgmma,
+    "sm.register_conflict": lambda took: "mma" in took.written,
+    "sm.beside_wgmma_fma": lambda took: "wgmma" in took.written,
+    "sm.beside_wgmma_alu": lambda took: "wgmma" in took.written,
+    "sm.beside_wgmma_xu": lambda took: "wgmma" in took.written,
     "sm.address_interval": lambda took: bool(_THROUGH_LSU & took.units) or "shfl" in took.opcodes,
     "sm.active_warps": lambda took: took.scheduler == "two_level",
     "sm.round_robin_run": lambda took: took.scheduler not in ("gto", "oldest"),
@@ -127,12 +128,12 @@ def took_part(work: Work, spec: GpuSpec, conditions: Conditions, scope: str) -> 
         for kernel in program.kernels
         if isinstance(kernel, OwnLoopKernel)
     ]
-    opcodes = frozenset((*(op.opcode for op in ops), *(opcode for kernel, _ in own for opcode in kernel.opcodes)))
+    written = frozenset(op.opcode for op in ops)
     return Took(
-        opcodes=opcodes,
+        opcodes=written | {opcode for kernel, _ in own for opcode in kernel.opcodes},
+        written=written,
         rows=frozenset((*_rows(ops, spec), *(row for kernel, at in own for row in kernel.rows(at, spec)))),
         formats=frozenset(_formats(work, spec)),
-        beside_wgmma=any(op.opcode == "wgmma" for op in ops),
         clusters=any(kernel.cluster_size > 1 for kernel in kernels),
         descriptors=any(kernel.descriptors for kernel in kernels),
         copies=any(step.copy for step in work.steps),
