@@ -64,6 +64,7 @@ FAMILY = Family(
             "power.energy.tensor.tf32",
             "power.limit",
             "sm.count",
+            "sm.instruction_cache",
             "sm.max_warps",
             "sm.scheduler",
             "sm.sub_cores",
