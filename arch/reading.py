@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -40,7 +41,7 @@ def content(path: str | Path, where: str = "", most_bytes: int = MOST_BINARY_BYT
         with open(path, "rb", opener=_open) as file:
             status = os.fstat(file.fileno())
             regular, short = stat.S_ISREG(status.st_mode), status.st_size <= most_bytes
-            found = file.read(most_bytes + 1) if regular and short else b""
+            found = b"".join(_pieces(file, most_bytes)) if regular and short else b""
     except (OSError, ValueError) as error:  # ValueError: a NUL or half a character in its name
         raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not regular:
@@ -48,6 +49,14 @@ def content(path: str | Path, where: str = "", most_bytes: int = MOST_BINARY_BYT
     if not short or len(found) > most_bytes:
         raise InputError(f"{where}: cannot be read: it has more than {most_bytes >> 10:,} KiB")
     return found
+
+
+def _pieces(file: Stream, most_bytes: int) -> Iterator[bytes]:
+    """What a file holds, and no more than a piece beyond what it may: a buffer for all of that is not asked for."""
+    left = most_bytes
+    while left >= 0 and (piece := file.read(_PIECE_BYTES)):
+        left -= len(piece)
+        yield piece
 
 
 def _open(path: str, flags: int) -> int:

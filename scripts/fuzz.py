@@ -23,7 +23,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
 
-from fuzzing import commands, models, programs, readers, stored  # noqa: E402, F401  (they register their kinds)
+from fuzzing import commands, models, pipelines, programs, readers, stored  # noqa: E402, F401  (they register their kinds)
 from fuzzing.frame import KINDS, Kind, case, changed, tried, tried_cases  # noqa: E402, F401
 from fuzzing.hostile import hostile, hostile_cases  # noqa: E402, F401
 

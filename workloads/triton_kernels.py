@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from pathlib import Path
+from os.path import isfile
 from typing import Any
 
 from arch.errors import InputError
@@ -143,7 +143,7 @@ def TritonKernel(
     given = tuple((name, read_argument(a) if isinstance(a, str) else a) for name, a in args.items())
     x, y, z = (1, 1, 1) if callable(grid) else (*grid, 1, 1)[:3]
     return TritonLaunch(
-        path, plain.fn.__name__, given, launch_sha256(path, given) if Path(path).is_file() else "",
+        path, plain.fn.__name__, given, launch_sha256(path, given) if isfile(path) else "",
         grid=(x, y, z), constants=tuple((constants or {}).items()), num_warps=num_warps, num_stages=num_stages, fn=fn,
         num_ctas=num_ctas, call=grid if callable(grid) else None,
     )  # fmt: skip

@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, ClassVar, Self
@@ -255,7 +256,7 @@ def _files(folder: Path, module: str) -> Iterator[Path]:
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
         stem = folder.joinpath(*parts[:end])
-        yield from (file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file())
+        yield from (file for file in (stem.with_suffix(".py"), stem / "__init__.py") if isfile(file))
 
 
 def _content(path: Path) -> bytes:

@@ -23,8 +23,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.arguments import MOST, one_of, sequence, shown, whole, wholes
 from arch.arguments import name as text
-from arch.arguments import one_of, shown, whole, wholes
 from arch.dtypes import DTYPE_BYTES, format_of
 from arch.errors import InputError
 from arch.limits import check_steps
@@ -47,8 +47,9 @@ class Counter:
 
     def __post_init__(self) -> None:
         whole(f"counter {text('counter', self.name)}: trips", self.trips, 1)
-        for trips in self.table:
-            whole(f"counter {self.name}: table", trips)
+        wholes(f"counter {self.name}: table", self.table)
+        if self.outer is not None:
+            counters(f"counter {self.name}: outer", (self.outer,))
         if self.outer is not None and (
             len(self.table) != self.outer.trips or not all(1 <= t <= self.trips for t in self.table)
         ):
@@ -59,7 +60,7 @@ class Counter:
 
     def __mul__(self, step: int) -> Index:
         """The index `value * step`."""
-        return Index(0, ((self, step),))
+        return Index(0, ((self, whole(f"counter {self.name}: step", step, -MOST)),))
 
     __rmul__ = __mul__
 
@@ -72,15 +73,23 @@ class Index:
     terms: tuple[tuple[Counter, int], ...] = ()
 
     def __add__(self, other: Index | int) -> Index:
-        if isinstance(other, int):
-            return Index(self.const + other, self.terms)
-        return Index(self.const + other.const, self.terms + other.terms)
+        if isinstance(other, Index):
+            return Index(self.const + other.const, self.terms + other.terms)
+        return Index(self.const + whole("index: what is added", other, -MOST), self.terms)
 
     __radd__ = __add__
 
     def at(self, values: Mapping[Counter, Any]) -> Any:
         """Its value, or array of values, at the counters' values."""
         return self.const + sum(step * values[counter] for counter, step in self.terms)
+
+
+def counters(where: str, values: object) -> tuple[Counter, ...]:
+    """Counters, each once. where: names the argument."""
+    found = sequence(where, values)
+    if not all(isinstance(counter, Counter) for counter in found) or len(set(found)) < len(found):
+        raise InputError(f"{where}={shown(values)}: must be counters, each once")
+    return found
 
 
 def walk(over: Sequence[Counter]) -> NDArray[np.int64]:
@@ -360,6 +369,12 @@ class Carry:
     initial: float
     per: tuple[Counter, ...]
 
+    def __post_init__(self) -> None:
+        wholes("carry: shape", self.shape, 1)
+        counters("carry: per", self.per)
+        if isinstance(self.initial, bool) or not isinstance(self.initial, int | float | np.floating):
+            raise InputError(f"carry: initial={shown(self.initial)}: must be a number")
+
 
 @dataclass(frozen=True)
 class Out:
@@ -376,6 +391,8 @@ class Out:
 
     def __post_init__(self) -> None:
         shape = wholes("output: shape", self.shape, 1)
+        for what, values in (("over", self.over), ("collect", self.collect or ())):
+            counters(f"output: {what}", values)
         format_of(text("output: dtype", self.dtype), "output: dtype")
         whole("output: axis", self.axis, -len(shape), max(0, len(shape) - 1))
 
@@ -538,9 +555,8 @@ class Section:
     """
 
     def __init__(self, name: str, grain: Grain = "token") -> None:
-        if grain not in get_args(Grain):
-            raise InputError(f"section {name}: grain={grain!r} is none of {', '.join(get_args(Grain))}")
-        self.name, self.grain = name, grain
+        self.name = text("section", name)
+        self.grain: Grain = one_of(f"section {name}: grain", grain, get_args(Grain))
         self.stages: list[Stage] = []
 
     @property
@@ -742,9 +758,10 @@ class Section:
 
     def _add(self, stage: Stage) -> Stage:
         text(f"section {self.name}: stage", stage.name)
-        for counter in stage.over:
-            if not isinstance(counter, Counter):
-                raise InputError(f"{stage.name}: over={shown(stage.over)}: must be counters")
+        counters(f"{stage.name}: over", stage.over)
+        for carried, carry in stage.carry.items():
+            if not isinstance(carry, Carry):
+                raise InputError(f"{stage.name}: carry {carried}={shown(carry)}: must be a Carry")
         for what, number in (("units", stage.units), ("latency_cycles", stage.latency_cycles)):
             whole(f"{stage.name}: {what}", number)
         if stage.interval_cycles is not None:
@@ -794,11 +811,12 @@ class Section:
         over: Sequence[Counter],
         units: int,
     ) -> Stage:
-        if len(origin) != len(tensor.shape) or len(tile) != len(tensor.shape):
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{name}: tensor={shown(tensor)}: must be a Tensor")
+        tile = wholes(f"{name}: tile", tile, 1)
+        if len(sequence(f"{name}: origin", origin)) != len(tensor.shape) or len(tile) != len(tensor.shape):
             raise InputError(f"{name}: {tensor.name} has {len(tensor.shape)} dimensions; origin and tile need as many")
-        indices = tuple(
-            Index(at) if isinstance(at, int) else at * 1 if isinstance(at, Counter) else at for at in origin
-        )
+        indices = tuple(Index() + (at * 1 if isinstance(at, Counter) else at) for at in origin)
         for counter in (counter for index in indices for counter, _ in index.terms):
             if counter not in over:
                 raise InputError(f"{name}: its origin uses counter {counter.name}, which is not in ({_names(over)})")
@@ -816,6 +834,15 @@ class Call:
     cut: Literal["fit", "time"] | tuple[int, ...] = "fit"
     """Where it becomes several sections: where it does not fit the chip (`fit`), also where that saves time by estimate
     (`time`), or before the stages of these numbers."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.section, Section):
+            raise InputError(f"call: section={shown(self.section)}: must be a Section")
+        whole(f"call of {self.section.name}: times", self.times, 1)
+        if isinstance(self.cut, str):
+            one_of(f"call of {self.section.name}: cut", self.cut, ("fit", "time"))
+        else:
+            wholes(f"call of {self.section.name}: cut", self.cut)
 
     @property
     def prefetch_bytes(self) -> int:
@@ -839,6 +866,17 @@ class Program:
     stands for no operator."""
     tolerance: float | None = None
     """Error relative to the largest result that such a comparison allows; None: what rounding explains."""
+
+    def __post_init__(self) -> None:
+        where = f"program {text('program', self.name)}"
+        text(f"{where}: schedule", self.schedule)
+        if not all(isinstance(call, Call) for call in sequence(f"{where}: calls", self.calls)) or not self.calls:
+            raise InputError(f"{where}: calls={shown(self.calls)}: must be calls of sections, at least one")
+        one_of(f"{where}: orchestration", self.orchestration, ("host", "hardware"))
+        whole(f"{where}: devices", self.devices, 1)
+        whole(f"{where}: prefetch_room_bytes", self.prefetch_room_bytes)
+        if self.reference is not None and not callable(self.reference):
+            raise InputError(f"{where}: reference={shown(self.reference)}: must be a function")
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from arch.errors import InputError
-from sim.rdu.program import Counter, Out, Section, Tensor, walk
+from sim.rdu.program import Call, Carry, Counter, Out, Program, Section, Tensor, walk
+
+ROW = Counter("row", 4)
 
 
 def _loaded(**given: Any) -> Any:
@@ -27,6 +29,12 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "output": (lambda: Out((0, 8), "bf16", ()), r"output: shape\[0\]=0"),
     "depth": (lambda: _loaded(depth=float("nan")), "in -> out: depth=nan"),
     "memory units": (lambda: _loaded(pmus=-3), "in -> out: pmus=-3"),
+    "step": (lambda: Counter("k", 2) * float("nan"), "counter k: step=nan"),  # type: ignore[operator]
+    "origin": (lambda: Counter("k", 2) * 4 + "x", "index: what is added='x'"),  # type: ignore[operator]
+    "carry": (lambda: Carry((1, 8), "x", ()), "carry: initial='x'"),  # type: ignore[arg-type]
+    "twice": (lambda: Out((1,), "bf16", (ROW, ROW)), "output: over=.*: must be counters, each once"),
+    "call": (lambda: Call(3), "call: section=3"),  # type: ignore[arg-type]
+    "calls": (lambda: Program("p", (), "by hand"), "program p: calls=.*at least one"),
     "stride": (lambda: _loaded(stride=0), "in -> out: stride=0"),
 }
 

@@ -92,6 +92,8 @@ def test_what_is_wrong_is_named_with_its_place(text: str, told: str) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="File name too long; shipped are"):
+        NetworkFile(file=f"{'x' * 300}.csv")
     with pytest.raises(InputError, match=r"No such file or directory; shipped are alexnet, .*did you mean resnet50"):
         NetworkFile("resnet51")
     binary = tmp_path / "net.csv"

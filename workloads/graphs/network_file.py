@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from os.path import exists, isfile
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -74,7 +75,7 @@ class NetworkFile(GraphOperator):
         """Where the file lies: as it was typed, or among those that are shipped."""
         given = Path(self.file)
         shipped = SHIPPED / f"{given.name.removesuffix('.csv')}.csv"
-        return shipped if not given.exists() and given.name == self.file and shipped.is_file() else given
+        return shipped if not exists(given) and given.name == self.file and isfile(shipped) else given
 
     @property
     def sha256(self) -> str:

@@ -321,7 +321,10 @@ def _overhead(figures: Figures) -> Sentence:
 def _limit_text(figures: Figures) -> str:
     """The clock that power allowed: `0.376 of 1.590 GHz, at 79 W of 70 W`."""
     watts, limit_mw = figures.power_w, figures.machine.power_limit_mw
-    drawn = f", at {watts:.0f} W of {limit_mw / 1000:.0f} W" if watts is not None and limit_mw is not None else ""
+    drawn = ""
+    if watts is not None and limit_mw is not None:
+        burst = " in a burst" if 1000 * watts > 1.03 * limit_mw else ""
+        drawn = f", at {watts:.0f} W of {limit_mw / 1000:.0f} W{burst}"
     return f"{figures.clock_hz * 1e-9:.3f} of {ghz_text(figures.machine.boost_hz)}{drawn}"
 
 
