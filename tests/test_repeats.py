@@ -110,3 +110,10 @@ def test_layers_of_repeat_are_equal() -> None:
 
 def first() -> tuple[Pointwise]:
     return (Pointwise(n=64, chain="copy", dtype="fp32", out="fp32"),)
+
+
+def test_a_slice_lies_within_its_tensor() -> None:
+    x = Value("x", 64, "fp32").part(1, 2)
+    assert x.slice(8, 24) == Value("x", 24, "fp32", 40)
+    with pytest.raises(InputError, match="x: elements 8 to 33 are no part of 32"):
+        x.slice(8, 25)

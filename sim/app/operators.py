@@ -7,9 +7,10 @@ import dataclasses
 from typing import Any
 
 from arch import reading
-from arch.dtypes import FORMATS
+from arch.dtypes import FORMATS, is_integer
 from arch.errors import InputError
 from arch.families import Family, families
+from arch.load import load_arch
 from sim.app.families.stepwise import STEPS
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
@@ -154,7 +155,15 @@ def examples(word: str) -> list[str]:
     cls = operator_class(word)
     keys = " ".join(key for key in cls.example.split() if key.partition("=")[0] not in short_words(word))
     text = f"{word} {keys}".rstrip()
-    return [f"tilewave run {text} --arch {families()[name].example}" for name in schedules(cls.word)]
+    found = schedules(cls.word)
+    more = {name: _counted(families()[name].example) if kinds == [STEPS] else "" for name, kinds in found.items()}
+    return [f"tilewave run {text}{more[name]} --arch {families()[name].example}" for name in found]
+
+
+def _counted(machine: str) -> str:
+    """Keys with which a graph runs step by step: in the machine's format, without what it cannot run."""
+    dtype = load_arch(machine).default_dtype
+    return f"{f' dtype={dtype}' * is_integer(dtype)} others=count"
 
 
 _SIZES = "Whole numbers: 4096, 4_096, 4k (k, M and G are powers of 1024), 2**12."

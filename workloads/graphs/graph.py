@@ -44,7 +44,14 @@ class Value:
         if not 0 <= number < of:
             raise InputError(f"{self.buffer}: has parts 0 to {of - 1}, no part {number}")
         size = self.size // of
-        return Value(self.buffer, size, self.dtype, self.offset + number * size)
+        return self.slice(number * size, size)
+
+    def slice(self, first: int, size: int) -> Value:
+        """`size` elements from element `first` on."""
+        if first < 0 or size < 1 or first + size > self.size:
+            end = first + size
+            raise InputError(f"{self.buffer}: elements {first} to {end} are no part of {self.size}")
+        return Value(self.buffer, size, self.dtype, self.offset + first)
 
     @property
     def size_bytes(self) -> int:

@@ -320,9 +320,8 @@ class _Decoder:
         parts = self.heads + 2 * self.kv_heads
         qkv = self._linear(self._norm(x, f"{layer}.norm1"), f"{layer}.qkv", parts * self.head_dim)
         size = self.tokens * self.head_dim
-        q = dataclasses.replace(qkv, size=size * self.heads)
-        k = dataclasses.replace(qkv, size=size * self.kv_heads, offset=q.size)
-        v = dataclasses.replace(k, offset=q.size + k.size)
+        q = qkv.slice(0, size * self.heads)
+        k, v = (qkv.slice(q.size + i * size * self.kv_heads, size * self.kv_heads) for i in range(2))
         q = self._rotate(q)
         lookup: tuple[Value, ...]
         if op.page:
@@ -342,8 +341,8 @@ class _Decoder:
         keys, values = (self.g.tensor(f"{self.name}{layer}.{name}", cached, self.dtype) for name in ("keys", "values"))
         # One token's keys go to the end of the cache; where they lie in it moves no byte.
         at = cached - k.size
-        self._rotate(k, into=dataclasses.replace(keys, size=k.size, offset=at))
-        self._pointwise("copy", v, into=dataclasses.replace(values, size=v.size, offset=at))
+        self._rotate(k, into=keys.slice(at, k.size))
+        self._pointwise("copy", v, into=values.slice(at, v.size))
         return keys, values
 
     def _cached(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
