@@ -19,6 +19,7 @@ NAMES = {
     "compiled": "scripts.lab.compiled",
     "errors": "scripts.tables.errors",
     "laws": "scripts.tables.laws",
+    "libraries": "scripts.tables.libraries",
     "power": "scripts.lab.power",
     "probes": "scripts.lab.probes",
     "ratios": "scripts.tables.ratios",

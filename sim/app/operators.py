@@ -14,7 +14,7 @@ from arch.load import load_arch
 from sim.app.families.stepwise import STEPS
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
-from workloads import registry, written
+from workloads import libraries, registry, written
 from workloads.graphs import GraphOperator
 from workloads.ops import operator_class, operator_words, short_words
 from workloads.ops.pointwise import FUNCTIONS
@@ -62,6 +62,7 @@ class OneOperator(Shown):
                 "Schedules (--schedule; auto takes the fastest by estimate)",
                 schedules or (("none", "a part of other workloads"),),
             ),
+            *_libraries(found["libraries"], found["figures"]),
             Section("Examples", tuple((line,) for line in found["examples"])),
             Section("How values are written", ((_SIZES,), (f"Number formats: {', '.join(FORMATS)}.",))),
         ]
@@ -73,8 +74,23 @@ class OneOperator(Shown):
             "computes": (self.cls.__doc__ or "").partition("\n")[0].rstrip(".").replace("`", ""),
             "keys": [_key(f) for f in dataclasses.fields(self.cls) if f.name not in self.given],
             "schedules": schedules(self.cls.word),
+            "libraries": [rule._asdict() for rule in libraries.taken(self.cls.word)],
+            "figures": [dict(zip(_FIGURE, row, strict=True)) for row in libraries.shown_figures(self.cls.word)],
             "examples": examples(self.word),
         }
+
+
+_FIGURE = ("release", "figure", "value", "source", "remark")
+
+
+def _libraries(rules: list[dict[str, str]], figures: list[dict[str, str]]) -> list[Section]:
+    """What libraries take for an operator, and by which figures."""
+    taken = tuple((rule["schedule"], rule["where"] or "everywhere", rule["takes"]) for rule in rules)
+    shown = tuple((row["release"], row["figure"], row["value"], row["source"]) for row in figures)
+    found = [Section("Libraries (--schedule; without a release the newest)", taken, ("", "where", "takes"))]
+    if shown:
+        found.append(Section("Figures of libraries", shown, ("", "figure", "value", "source")))
+    return found if taken else []
 
 
 class OwnOperator(Shown):

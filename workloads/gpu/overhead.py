@@ -71,14 +71,6 @@ WGMMA_PRODUCER_STEP = Overhead(alu=33, imad=3)
 WGMMA_EPILOGUE_TILE = Overhead(alu=44, imad=36)
 """Once a tile; a subtile adds a fence, two barriers and its own address: WGMMA_EPILOGUE_SUBTILE."""
 WGMMA_EPILOGUE_SUBTILE = Overhead(alu=2)
-XMMA_PER_FRAGMENT_WORD, XMMA_PER_VALUE = 3, 4
-"""Further ones of cuBLAS's kernels for tf32 (sm90_xmma), by Nsight Compute on H100: of each register of an operand that
-is brought there, and of each result of a thread. 64x256 has 483 instructions a step of k in all and 4494 a tile beside
-its steps; those above would be 293 and 2502. 128x128, on which nothing was calibrated, comes out at
-18,100 for 16 steps (17,867 counted)."""
-XMMA_SETUP_CYCLES = 2900
-"""From the start of such a kernel to its first load, beside WGMMA_CTA_SETUP. Calibrated on the fitted kernels of
-measured_kernels.csv; what takes so long is not known. nvjet's kernels have nothing of the kind."""
 TF32_PER_FRAGMENT_WORD = 1
 """Integer additions by which CUTLASS rounds an fp32 operand of mma.sync to tf32, a register each
 (`round_half_ulp_truncate`): 64x64_32x6 has 205 instructions a warp and step, of which 51 are not counted otherwise."""

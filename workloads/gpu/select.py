@@ -9,7 +9,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads import registry
+from workloads import libraries, registry
 from workloads.gpu.configuration import Configuration
 from workloads.ops import Operator
 
@@ -38,13 +38,14 @@ def split_without(schedule: str) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequence[str] = ()) -> Choice:
-    """The kernels for `op`. schedule: `auto`, the name of one kind, or one configuration as it prints. without:
+    """The kernels for `op`. schedule: `auto`, the name of one kind, a library or its release
+    (`cublas@13.1`), or one configuration as it prints. without:
     mechanisms that the program is to leave out.
 
     Raises InputError where the machine or the problem cannot take it.
     """
     rank = registry.chooser(op, spec)
-    choice: Choice = rank(op, spec, schedule)
+    choice: Choice = libraries.choose(op, spec, schedule, rank) or rank(op, spec, schedule)
     whole = choice.config
     for mechanism in sorted(without, key=_order):
         if mechanism not in MECHANISMS:

@@ -25,7 +25,9 @@ from workloads.registry import operators, schedules
 Draw = Callable[[Any], Any]
 
 A100, H100, V100, T4 = "a100-sxm4-80gb", "h100-sxm", "v100-sxm2", "t4"
-EVERY = [(op, kind) for op in operators("gpu") for kind in schedules(op, "gpu")]
+#: What libraries have beside kernels of kinds of their own.
+TAKEN = [("gemm", kind) for kind in ("vllm", "deepgemm", "deepgemm-2025-02")] + [("attention", "flash3-2024")]
+EVERY = [(op, kind) for op in operators("gpu") for kind in schedules(op, "gpu")] + TAKEN
 FLOATS = ("fp32", "fp16", "bf16")
 #: Formats of each GEMM schedule by machine; TMA needs rows of whole 16 B and only 16-bit formats in any order.
 FORMATS: dict[str, dict[str, tuple[str, ...]]] = {

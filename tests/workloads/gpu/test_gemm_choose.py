@@ -17,16 +17,8 @@ from sim.gpu.language import walk
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
 from workloads.gpu import select
-from workloads.gpu.gemm import library, nvjet, wgmma
-from workloads.gpu.gemm.choose import (
-    LEAST_PIECE,
-    Config,
-    _candidates,
-    _wgmma_candidates,
-    _wgmma_tiles,
-    choose,
-    parse,
-)
+from workloads.gpu.gemm import cublas, nvjet, wgmma
+from workloads.gpu.gemm.choose import Config, _wgmma_candidates, _wgmma_tiles, candidates, parse
 from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, _between, _step, estimate_ps, figures, transfer
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
@@ -36,9 +28,14 @@ from workloads.gpu.gemm.threadblock import registers
 from workloads.gpu.gemm.triton import HOPPER_TILES, TritonConfig, configs, warp_tile
 from workloads.gpu.gemm.wgmma import Rates, WgmmaConfig
 from workloads.gpu.gemm.wgmma import work as wgmma_work
+from workloads.gpu.select import choose
+from workloads.libraries import figure, release
 from workloads.ops import Gemm
 from workloads.registry import build, schedules
 
+CUBLAS = "cublas@13.1"
+WEIGHTS = nvjet.Weights.of(release(CUBLAS).values)
+LEAST = figure("cublas@10", "least_piece")
 MACHINES: dict[str, GpuSpec] = {name: load_arch(name) for name in ("h100-sxm", "a100-sxm4-80gb", "v100-sxm2", "t4")}
 FORMATS = {
     "h100-sxm": ("bf16", "fp16", "tf32", "fp8", "int8", "fp32"),
@@ -49,9 +46,7 @@ FORMATS = {
 
 
 def test_all_schedules_are_registered() -> None:
-    assert schedules("gemm", "gpu") == (
-        *("deepgemm", "deepgemm-2025-02", "gemv", "marlin", "mma", "simt", "triton", "vllm", "wgmma"),
-    )
+    assert schedules("gemm", "gpu") == (*("gemv", "marlin", "mma", "simt", "triton", "wgmma"),)
 
 
 @settings(max_examples=40, deadline=None)
@@ -112,9 +107,9 @@ def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: s
     """Two pieces from twice the least depth on, none below it; both kernels are in the program. Fp32 is cut in five,
     too."""
     spec = MACHINES[machine]
-    for k, most in ((2 * LEAST_PIECE - 2, 1), (2 * LEAST_PIECE, 2), (5 * LEAST_PIECE, of_five)):
+    for k, most in ((2 * LEAST - 2, 1), (2 * LEAST, 2), (5 * LEAST, of_five)):
         p = problem(Gemm(64, 64, k, dtype=dtype).with_defaults(dtype))
-        found = [c for c, _ in _candidates(p, spec, figures(spec), (kind,)) if isinstance(c, MmaConfig | SimtConfig)]
+        found = [c for c, _ in candidates(p, spec, figures(spec), (kind,)) if isinstance(c, MmaConfig | SimtConfig)]
         assert max(c.split for c in found) == most
         assert all(c.reduce == (c.split > 1) for c in found)
     assert len(build(p.op, spec, max(found, key=lambda c: c.split)).kernels) == 2
@@ -124,7 +119,7 @@ def test_before_stream_k_a_second_kernel_adds_deep_pieces(machine: str, dtype: s
 def test_the_library_takes_the_tile_whose_operands_are_in_first(m: int, n: int, k: int) -> None:
     """256x128 reads three quarters of what two tiles of 128x128 read, which the estimate says would be faster."""
     op, spec = Gemm(m, n, k, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
-    taken = choose(op, spec, library.SCHEDULE)
+    taken = choose(op, spec, CUBLAS)
     assert [config for config, _ in taken.candidates] == [taken.config]
     assert {taken.config.tile_m, taken.config.tile_n} == {128, 256}
     best, time_ps = choose(op, spec).candidates[0]
@@ -135,7 +130,7 @@ def test_the_library_takes_the_tile_whose_operands_are_in_first(m: int, n: int, 
 def test_the_library_cuts_k_into_more_pieces_than_find_room_at_once() -> None:
     """56 tiles of 128x256 leave half of 108 SMs idle; three pieces of each are nearly two waves of a third."""
     op, spec = Gemm(160, 7168, 10240, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
-    taken, best = choose(op, spec, library.SCHEDULE).config, choose(op, spec, "mma").candidates
+    taken, best = choose(op, spec, CUBLAS).config, choose(op, spec, "mma").candidates
     tiles = -(-op.m // taken.tile_m) * -(-op.n // taken.tile_n)
     assert taken.reduce
     assert spec.sm.count < tiles * taken.split <= 2 * spec.sm.count
@@ -146,7 +141,7 @@ def counted(op: Gemm, text: str) -> tuple[Problem, MmaConfig, Work, Figures]:
     """What the library's rule reads of one kernel on A100."""
     spec = MACHINES["a100-sxm4-80gb"]
     p, f = problem(op), figures(spec)
-    found = {str(c): (c, w) for c, w in _candidates(p, spec, f, ("mma",)) if isinstance(c, MmaConfig)}
+    found = {str(c): (c, w) for c, w in candidates(p, spec, f, ("mma",)) if isinstance(c, MmaConfig)}
     return p, *found[text], f
 
 
@@ -155,20 +150,20 @@ def test_a_last_wave_counts_as_a_whole_one_and_k_as_deep_as_it_is() -> None:
     p, config, work, f = counted(op, text)
 
     def loads(ctas: int) -> int:
-        return library.loads_ps(p, config, work._replace(ctas=ctas), f)
+        return cublas.loads_ps(p, config, work._replace(ctas=ctas), f)
 
     assert loads(work.resident + 1) == loads(2 * work.resident)
     assert loads(108) < loads(109) == loads(work.resident)
     shallow = counted(replace(op, k=32), text.replace("x32 ", "x64 ").replace("stages 4", "stages 3"))
     half = counted(replace(op, k=64), text.replace("x32 ", "x64 ").replace("stages 4", "stages 3"))
-    assert library.loads_ps(*shallow) < library.loads_ps(*half)
+    assert cublas.loads_ps(*shallow) < cublas.loads_ps(*half)
 
 
 def test_pieces_cost_the_library_what_their_sums_take() -> None:
     text = "mma 64x64x64 warp 32x32 cp.async stages 4 split 2 reduce"
     p, config, work, f = counted(Gemm(256, 256, 4096, tb="T", dtype="bf16"), text)
     more = work._replace(partial_bytes=2 * work.partial_bytes)
-    assert library.loads_ps(p, config, more, f) > library.loads_ps(p, config, work, f)
+    assert cublas.loads_ps(p, config, more, f) > cublas.loads_ps(p, config, work, f)
 
 
 def test_the_library_has_its_wide_tiles_in_deep_steps_alone() -> None:
@@ -177,40 +172,40 @@ def test_the_library_has_its_wide_tiles_in_deep_steps_alone() -> None:
     for tile, there in parts:
         config = parse(f"mma {tile}", p, MACHINES["a100-sxm4-80gb"])
         assert isinstance(config, MmaConfig)
-        assert library.has(p, config) == there
+        assert cublas.has(p, config, figure(CUBLAS, "least_tile")) == there
 
 
 @pytest.mark.parametrize("k", [128, 256, 512])
 def test_the_library_takes_tiles_below_64_for_one_step_of_k_alone(k: int) -> None:
     """16x16 with 256 B of k moves the fewest bytes to an SM at any depth."""
-    taken = choose(Gemm(16, 512, k, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"], library.SCHEDULE).config
+    taken = choose(Gemm(16, 512, k, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"], CUBLAS).config
     assert isinstance(taken, MmaConfig)
-    assert (taken.tile_m < library.LEAST_TILE) == (k == 128)
+    assert (taken.tile_m < figure(CUBLAS, "least_tile")) == (k == 128)
 
 
 def test_the_library_cuts_one_tile_into_pieces_of_its_least_depth() -> None:
     """One tile of 64x64 and many idle SMs; other libraries' pieces are deeper."""
     for k in (1024, 2048):
         op = Gemm(64, 64, k, tb="T", dtype="bf16")
-        taken = choose(op, MACHINES["a100-sxm4-80gb"], library.SCHEDULE).config
+        taken = choose(op, MACHINES["a100-sxm4-80gb"], CUBLAS).config
         assert isinstance(taken, MmaConfig)
-        assert taken.split == k // library.LEAST_PIECE
+        assert taken.split == k // figure(CUBLAS, "least_piece")
         other = choose(op, MACHINES["a100-sxm4-80gb"], "mma").config
         assert isinstance(other, MmaConfig)
-        assert other.split <= k // LEAST_PIECE
+        assert other.split <= k // LEAST
 
 
 def test_the_library_has_a_kernel_for_few_rows_that_does_a_step_a_cta() -> None:
     """The grid of 8x10x20 that a trace names for 4 x 2560 x 2560: 80 tiles of 32 columns in twenty pieces of 128."""
     op, spec = Gemm(4, 2560, 2560, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
-    [(config, time_ps)] = choose(op, spec, library.SCHEDULE).candidates
+    [(config, time_ps)] = choose(op, spec, CUBLAS).candidates
     assert str(config) == "mma 32x32x128 warp 16x16 cp.async stages 2 split 20 reduce"
     assert time_ps == choose(op, spec, str(config)).candidates[0][1]
-    last = choose(replace(op, k=2561 + 7), spec, library.SCHEDULE).config
+    last = choose(replace(op, k=2561 + 7), spec, CUBLAS).config
     assert isinstance(last, MmaConfig)
     assert last.split == 21
     for other in (replace(op, m=5), replace(op, n=2040), replace(op, batch=2), replace(op, k=128)):
-        taken = choose(other, spec, library.SCHEDULE).config
+        taken = choose(other, spec, CUBLAS).config
         assert isinstance(taken, MmaConfig)
         assert (taken.tile_m, taken.split) != (32, 20)
 
@@ -218,10 +213,10 @@ def test_the_library_has_a_kernel_for_few_rows_that_does_a_step_a_cta() -> None:
 def test_pieces_of_few_rows_find_room_in_the_workspace() -> None:
     """8.1 MiB, 256 KiB a piece here; the product has 96 steps."""
     op, spec = Gemm(4, 16384, 12288, tb="T", dtype="bf16"), MACHINES["a100-sxm4-80gb"]
-    taken = choose(op, spec, library.SCHEDULE).config
+    taken = choose(op, spec, CUBLAS).config
     assert isinstance(taken, MmaConfig)
     assert taken.split == 32
-    whole = choose(replace(op, n=1 << 20), spec, library.SCHEDULE).config
+    whole = choose(replace(op, n=1 << 20), spec, CUBLAS).config
     assert str(whole) == "mma 32x32x128 warp 16x16 cp.async stages 2"
 
 
@@ -234,7 +229,7 @@ def test_pieces_of_few_rows_find_room_in_the_workspace() -> None:
     ],
 )
 def test_where_no_rule_is_known_the_library_takes_the_best(machine: str, op: Gemm) -> None:
-    assert choose(op, MACHINES[machine], library.SCHEDULE) == choose(op, MACHINES[machine])
+    assert choose(op, MACHINES[machine], CUBLAS) == choose(op, MACHINES[machine])
 
 
 @pytest.mark.parametrize(
@@ -251,8 +246,10 @@ def test_where_no_rule_is_known_the_library_takes_the_best(machine: str, op: Gem
 def test_pieces_of_nvjet_are_deep(op: Gemm, pieces: int) -> None:
     """As many as cuBLAS 13 makes, by its grids (measured_kernels.csv); the fastest kernel has more."""
     spec = MACHINES["h100-sxm"]
-    assert max(kernel.split for kernel in nvjet.ranked(problem(op.with_defaults(str(op.dtype))), spec)) == pieces
-    taken, fastest = choose(op, spec, library.SCHEDULE).config, choose(op, spec).candidates
+    assert (
+        max(kernel.split for kernel in nvjet.ranked(problem(op.with_defaults(str(op.dtype))), spec, WEIGHTS)) == pieces
+    )
+    taken, fastest = choose(op, spec, CUBLAS).config, choose(op, spec).candidates
     assert isinstance(taken, WgmmaConfig)
     assert taken.reduce == (taken.split > 1)
     assert max(config.split for config, _ in fastest if isinstance(config, WgmmaConfig)) > taken.split
@@ -263,7 +260,7 @@ def test_sums_of_nvjet_in_fp8_are_in_fp32() -> None:
     leaves the sums to the tensor cores."""
     spec = MACHINES["h100-sxm"]
     for op in (Gemm(480, 9216, 3456, tb="T", dtype="fp8"), Gemm(80, 7696, 17184, tb="T", dtype="fp8")):
-        for config, _ in choose(op, spec, library.SCHEDULE).candidates:
+        for config, _ in choose(op, spec, CUBLAS).candidates:
             assert isinstance(config, WgmmaConfig)
             assert config.promote
             assert config.accumulators <= wgmma.MOST_PROMOTED
@@ -297,7 +294,7 @@ def test_one_warpgroup_multiplies_nothing_while_it_adds() -> None:
 def test_clusters_of_nvjet_go_by_the_size_of_the_grid(shape: tuple[int, int, int], clusters: set[int]) -> None:
     """Up to 120 CTAs have clusters of four and eight, more have two, and a single tile is alone."""
     m, n, k = shape
-    taken = choose(Gemm(m, n, k, tb="T", dtype="bf16"), MACHINES["h100-sxm"], library.SCHEDULE).config
+    taken = choose(Gemm(m, n, k, tb="T", dtype="bf16"), MACHINES["h100-sxm"], CUBLAS).config
     assert isinstance(taken, WgmmaConfig)
     assert taken.cluster in clusters
 
@@ -410,7 +407,7 @@ def test_every_tile_fits_the_engine(machine: str, m: int, n: int, k: int) -> Non
     spec, op = MACHINES[machine], Gemm(m, n, k, dtype="fp16").with_defaults("fp16")
     p = problem(op)
     tiles: dict[tuple[object, ...], Config] = {}
-    for config, _ in _candidates(p, spec, figures(spec), ("wgmma", "mma")):
+    for config, _ in candidates(p, spec, figures(spec), ("wgmma", "mma")):
         assert isinstance(config, WgmmaConfig | MmaConfig)
         tiles.setdefault((type(config), config.tile_m, config.tile_n, config.split > 1, config.stream_k), config)
     for config in tiles.values():
@@ -424,13 +421,13 @@ def test_libraries_have_no_tiles_that_no_kernel_of_theirs_has() -> None:
         p = problem(Gemm(m, 4096, 4096, dtype="bf16").with_defaults("bf16"))
         spec = MACHINES["a100-sxm4-80gb"]
         tiles = {
-            (c.tile_m, c.tile_n) for c, _ in _candidates(p, spec, figures(spec), ("mma",)) if isinstance(c, MmaConfig)
+            (c.tile_m, c.tile_n) for c, _ in candidates(p, spec, figures(spec), ("mma",)) if isinstance(c, MmaConfig)
         }
         assert {tile for tile in tiles if min(tile) < 64} == {(16, 16), (32, 32)}
         spec = MACHINES["h100-sxm"]
-        assert all(isinstance(c, WgmmaConfig) for c, _ in _candidates(p, spec, figures(spec), ("wgmma", "mma")))
+        assert all(isinstance(c, WgmmaConfig) for c, _ in candidates(p, spec, figures(spec), ("wgmma", "mma")))
     odd = problem(Gemm(64, 4095, 4095, dtype="bf16").with_defaults("bf16"))  # rows that TMA cannot fetch
-    assert {type(c) for c, _ in _candidates(odd, spec, figures(spec), ("wgmma", "mma"))} == {MmaConfig}
+    assert {type(c) for c, _ in candidates(odd, spec, figures(spec), ("wgmma", "mma"))} == {MmaConfig}
 
 
 def test_no_warpgroup_is_without_a_tile() -> None:
@@ -485,7 +482,7 @@ def test_tiles_of_sm_80_lie_as_their_names_say() -> None:
     two CTAs of it an SM (254 registers, 72 KiB), and 196 registers for 96x128."""
     spec = MACHINES["a100-sxm4-80gb"]
     p = problem(Gemm(2048, 2048, 2048).with_defaults("fp16"))
-    found = dict(_candidates(p, spec, figures(spec), ("mma",)))
+    found = dict(candidates(p, spec, figures(spec), ("mma",)))
     sides = {(c.tile_m, c.tile_n) for c in found if isinstance(c, MmaConfig)}
     assert {(128, 96), (128, 160), (128, 192), (64, 96), (96, 64)} < sides
     assert not {(96, 128), (160, 128), (192, 128)} & sides
@@ -533,7 +530,7 @@ def test_the_estimate_has_owners_alone_fetch_the_parts_of_a_cut_product() -> Non
     f = figures(spec)
     op = Gemm(19, 3799, 1537, ta="T", tb="T").with_defaults("fp16")
     name = "mma 64x64x32 warp 32x32 ldg stages 2 split 8"
-    cut = next(work for config, work in _candidates(problem(op), spec, f, ("mma",)) if str(config) == name)
+    cut = next(work for config, work in candidates(problem(op), spec, f, ("mma",)) if str(config) == name)
     assert cut.ctas == 8 * 60
     more = cut._replace(partial_bytes=2 * cut.partial_bytes)
     part = cut.partial_bytes
@@ -788,7 +785,7 @@ def test_fp32_takes_the_tiles_that_libraries_name() -> None:
     tiles = {}
     for dtype in ("fp32", "int8"):
         p = problem(Gemm(1024, 1024, 512, dtype=dtype).with_defaults(dtype))
-        found = [config for config, _ in _candidates(p, spec, figures(spec), ("simt",))]
+        found = [config for config, _ in candidates(p, spec, figures(spec), ("simt",))]
         tiles[dtype] = {(c.tile_m, c.tile_n) for c in found if isinstance(c, SimtConfig)}
     named = {(128, 128), (64, 128), (64, 64), (32, 128), (128, 32), (32, 64)}
     assert tiles["fp32"] == named

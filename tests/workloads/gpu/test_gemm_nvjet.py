@@ -9,14 +9,16 @@ import pytest
 from arch.gpu import GpuSpec
 from arch.load import load_arch
 from scripts.lab.choices import LibraryChoice, library_choices
-from workloads.gpu.gemm import library, nvjet, wgmma
-from workloads.gpu.gemm.choose import choose
+from workloads.gpu.gemm import nvjet, wgmma
 from workloads.gpu.gemm.problem import Problem, problem
 from workloads.gpu.gemm.wgmma import WgmmaConfig
+from workloads.gpu.select import choose
+from workloads.libraries import release
 from workloads.ops import Gemm
 from workloads.parse import parse
 
 SPEC = load_arch("h100-sxm")
+WEIGHTS = nvjet.Weights.of(release("cublas@13.1").values)
 CHOICES = library_choices()
 
 
@@ -52,7 +54,7 @@ def test_it_takes_what_the_library_takes(dtype: str, sms: int, tiles: float, all
     every = max(1, len(held) // 300)
     same: Counter[str] = Counter()
     for choice in held[::every]:
-        tile, cluster, split = nvjet.ranked(asked(choice), spec)[0]
+        tile, cluster, split = nvjet.ranked(asked(choice), spec, WEIGHTS)[0]
         alike = tile.sides == (choice.tile_n, choice.tile_m)
         same["tile"] += alike
         same["cut"] += (split > 1) == (choice.split > 1)
@@ -79,7 +81,7 @@ def test_a_tile_has_the_librarys_cluster() -> None:
 
 
 def taken(m: int, n: int, k: int, spec: GpuSpec = SPEC) -> WgmmaConfig:
-    config = choose(Gemm(m, n, k, tb="T", dtype="bf16"), spec, library.SCHEDULE).config
+    config = choose(Gemm(m, n, k, tb="T", dtype="bf16"), spec, "cublas@13.1").config
     assert isinstance(config, WgmmaConfig)
     return config
 
@@ -123,13 +125,13 @@ def test_fp8_has_half_the_registers() -> None:
 
 def test_who_times_kernels_takes_the_fastest_that_the_library_names() -> None:
     op = Gemm(1024, 1024, 4096, dtype="bf16")
-    named = {str(config) for config in nvjet.configurations(problem(op), SPEC, nvjet.NAMED)}
-    tuned = choose(op, SPEC, library.TUNED)
+    named = {str(config) for config in nvjet.configurations(problem(op), SPEC, WEIGHTS, nvjet.NAMED)}
+    tuned = choose(op, SPEC, "cublas-tuned@13.1")
     assert len(tuned.candidates) > 1
     assert {str(config) for config, _ in tuned.candidates} <= named
     times = [time_ps for _, time_ps in tuned.candidates]
     assert times == sorted(times)
-    [(_, first_ps)] = choose(op, SPEC, library.SCHEDULE).candidates
+    [(_, first_ps)] = choose(op, SPEC, "cublas@13.1").candidates
     assert times[0] <= first_ps
     ampere = load_arch("a100-sxm4-80gb")
-    assert choose(op, ampere, library.TUNED).config == choose(op, ampere, library.SCHEDULE).config
+    assert choose(op, ampere, "cublas-tuned@13.1").config == choose(op, ampere, "cublas@13.1").config

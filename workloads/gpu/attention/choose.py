@@ -10,6 +10,7 @@ from collections.abc import Callable
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
+from workloads import libraries
 from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash_decode, flash_mla, flash_triton
 from workloads.gpu.attention.blocks import WIDEST, AttentionProblem, problem
 from workloads.gpu.attention.configuration import AttentionConfig
@@ -28,7 +29,7 @@ BEST = ("auto", "vendor", "cudnn")
 VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
 of FlashAttention-2, and of 3."""
-KINDS = (*SCHEDULES, *VARLEN, "flash-mla", "flash2-triton", flash3.FIRST_RELEASE, "torch-math")
+KINDS = (*SCHEDULES, *VARLEN, "flash-mla", "flash2-triton", "torch-math")
 
 
 @register("attention", "gpu", "auto")
@@ -41,8 +42,9 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     p = problem(op)
     kind = schedule.split()[0] if schedule.split() else schedule
     if kind not in (*KINDS, *BEST):
-        near = hint(schedule, KINDS)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
+        known = (*KINDS, *libraries.words("attention"))
+        near = hint(schedule, known)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(known)}, or a whole configuration{near}")
     if len(schedule.split()) > 1:
         config = parse(schedule, p, spec)
         config.check(p, spec)
@@ -111,7 +113,6 @@ _DEFAULTS: dict[str, Callable[[AttentionProblem, GpuSpec], AttentionConfig]] = {
     "flash3-varlen": flash3_varlen.default_config,
     "flash-mla": flash_mla.default_config,
     "flash2-triton": lambda p, spec: flash_triton.default_config(p),
-    "flash3-2024": lambda p, spec: flash3.first_release(p),
     "torch-math": lambda p, spec: TorchMathConfig(),
 }
 """Of each kind, its published configuration for a problem on a machine."""

@@ -67,9 +67,6 @@ from workloads.registry import register
 
 L2_SECTION_BYTES = 32 << 20
 """Keys and values of the heads that are worked on at a time (hopper/tile_scheduler.hpp)."""
-FIRST_RELEASE = "flash3-2024"
-FIRST_TILES = {64: (192, 128), 128: (128, 176), 256: (128, 80)}
-"""Queries and keys of the first release's tiles, by head_dim (hopper/flash_fwd_launch_template.h)."""
 
 
 @dataclass(frozen=True)
@@ -182,21 +179,7 @@ def default_config(p: AttentionProblem) -> Flash3Config:
     return Flash3Config(block_m, block_n, cluster=2 if shares else 1, pingpong=turns)
 
 
-def first_release(p: AttentionProblem) -> Flash3Config:
-    """The configuration of the first release, which the paper's figures came with (commit 7f67966c, July 2024). Raises
-    InputError for what it did not have."""
-    op = p.op
-    if op.head_dim not in FIRST_TILES or op.window or width(p) != 2:
-        rule = "the first release has head_dim 64, 128 and 256 in two bytes, without windows"
-        raise InputError(f"schedule={FIRST_RELEASE}: {rule}; nearest: flash3")
-    block_m, block_n = FIRST_TILES[op.head_dim]
-    if p.causal and op.head_dim == 128:
-        block_n = 128
-    cluster = 2 if op.head_dim > 64 and not p.causal else 1
-    return Flash3Config(block_m, block_n, cluster, pingpong=op.head_dim <= 128, longest_first=False)
-
-
-@register("attention", "gpu", "flash3", "flash3-2024")
+@register("attention", "gpu", "flash3")
 def build(op: Attention, spec: GpuSpec, config: Flash3Config) -> Program:
     """The program of `op` on `spec`. Raises InputError where machine or problem cannot take it."""
     p = problem(op)

@@ -40,6 +40,7 @@ from sim.gpu.language import (
     as_expr,
     minimum,
 )
+from workloads import libraries
 from workloads.gpu import overhead
 from workloads.gpu.attention import cache_write, flash3
 from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, blocks, problem, width
@@ -53,6 +54,8 @@ from workloads.gpu.gemm.wgmma import WARP_ROWS, WARPGROUP
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
+RELEASE = "flash-attention-3@2025"
+"""Whose kernels these are."""
 MOST_SPLITS = 128
 LEAST_BLOCKS = 4
 """Blocks of keys that are not cut."""
@@ -62,13 +65,8 @@ MARGIN = Fraction(11, 10)
 """Of blocks a CTA, for parts that are not whole."""
 SEQUENCES = 31
 """That a warp looks at together to find a tile's sequence."""
-LOOK_STEPS = 500
-"""Instructions of a look, each after the one before: sums over lanes by shuffles, a vote, divisions. Calibrated on
-aiconfigurator_vllm_paged_decode, H100, fitted half."""
 WINDOW_COMPARES = Fraction(5, 2)
 """For a score of a masked block where there is a window (163 ISETP for 64 scores in vLLM 0.24's code, 230 for 80)."""
-PREPARE_STEPS = 250
-"""Of a warp of the kernel that counts blocks, as LOOK_STEPS."""
 PREPARE_BYTES = 700 * overhead.INSTRUCTION_BYTES
 MOST_WARPS = 32
 TILE_FOUND, TILE_TAKEN = 6, 7
@@ -253,11 +251,12 @@ def _prepare(p: AttentionProblem, lists: GlobalTensor) -> Kernel:
     k = KernelBuilder("prepare", (ceil_div(p.op.batch, SEQUENCES * MOST_WARPS), 1, 1), code_bytes=PREPARE_BYTES)
     first = (CTA_X * MOST_WARPS + WARP) * SEQUENCES
     count = RegisterTile("count", (SEQUENCES, 1), "int32")
+    steps = libraries.figure(RELEASE, "prepare_steps")
     with k.role("warps", warps, 32) as r:
         if p.table:
             r.op("ldg", 2, srcs=(p.table[first:SEQUENCES, 0],), into="lengths", vector_bytes=4)  # type: ignore[misc]
         r.run(
-            overhead.ALU, PREPARE_STEPS, dtype="int32", dst=count.whole, chain=PREPARE_STEPS, compute=np.zeros_like,
+            overhead.ALU, steps, dtype="int32", dst=count.whole, chain=steps, compute=np.zeros_like,
             after=("lengths",) if p.table else (),
         )  # fmt: skip
         r.bar_sync(0, warps)
@@ -392,7 +391,8 @@ class _Builder(flash3.Builder):
         """A tile's sequence: looks at groups of sequences from that of the CTA's last tile on, then its lengths."""
         with r.loop("look", 1 + self.workers // (SEQUENCES * self.tiles_m * self.heads)):
             self._fetch(r, "look")
-            r.run(overhead.ALU, LOOK_STEPS, dtype="int32", chain=LOOK_STEPS, after=("look",) if self.lists else ())
+            steps = libraries.figure(RELEASE, "look_steps")
+            r.run(overhead.ALU, steps, dtype="int32", chain=steps, after=("look",) if self.lists else ())
         self._fetch(r, "lengths")
         r.run(overhead.ALU, 20, dtype="int32", after=("lengths",) if self.lists else ())
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
+from workloads import libraries
 from workloads.gpu.configuration import class_of
-from workloads.gpu.gemm import deepgemm, library, marlin, mma, nvjet, simt, splitk, triton, wgmma
+from workloads.gpu.gemm import marlin, mma, simt, splitk, triton, wgmma
 from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
@@ -31,7 +33,6 @@ from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.gpu.select import Choice
 from workloads.ops import Gemm
-from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
 
 Config = Any
@@ -39,19 +40,18 @@ CLASSES: tuple[type[GemmConfig], ...] = (WgmmaConfig, MmaConfig, MarlinConfig, T
 
 SCHEDULES = ("wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
-SCALED = ("vllm", deepgemm.SCHEDULE, deepgemm.FIRST)
+SCALED = ("vllm", "deepgemm", "deepgemm@2025-02")
 """Libraries with kernels of their own for operands with scales by block."""
-KINDS = (*SCHEDULES, "triton", "marlin", *SCALED, library.SCHEDULE, library.TUNED)
+KINDS = (*SCHEDULES, "triton", "marlin")
 RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-"""Pieces of k. Only as many as find room on the chip at once are tried, but for `library.SCHEDULE`."""
+"""Pieces of k. Only as many as find room on the chip at once are tried, but where a library has more."""
 LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
-LEAST_PIECE = 768
-"""Least depth of a piece that a second kernel adds; `library.LEAST_PIECE` for the library of 2025. Calibrated on rows
-of DeepBench (V100), fitted half: k of 512 and 1024 takes what one piece takes, 1536 to 2048 two, 2560 to 4096 three."""
+LEAST_PIECE = "cublas@10", "least_piece"
+"""Figure: least depth of a piece that a second kernel adds."""
 
 WGMMA_SHAPES = (
     # (tile m, ping-pong, columns, narrowest, widest, step of the width)
@@ -77,8 +77,8 @@ warpgroupsize1x1x1 and 384 threads: a warpgroup has a whole tile, and two take t
 tile."""
 XMMA_ALONE = 64 * 256
 """Results of the largest tile that one warpgroup has."""
-XMMA_LEAST_PIECE = 3072
-"""Least depth of a piece of k (`segment_k_on`): 363 x 1280 x 14336 is cut in four, 1024 x 512 x 4096 is not."""
+XMMA_LEAST_PIECE = "cublas@13.1", "xmma_least_piece"
+"""Figure: least depth of a piece of k of these."""
 XMMA_CLUSTERS = (1, 2, 4, 8)
 """CTAs of their clusters, which lie along n and share the rows of A: Nsight Compute names clusters of 1x2, 1x3 and 1x8,
 and what the L2 delivers is what such a multicast leaves (30 % of what SMs receive with 64x256 and eight)."""
@@ -93,8 +93,8 @@ SM80_TF32_TILES = (
 first number is along n."""
 SM80_SPLITS = tuple(range(1, 65))
 """Pieces of k of these: names come with grids of 2 to 37 pieces, which fill the chip once."""
-SM80_LEAST_PIECE = 96
-"""Least depth of such a piece: 22 x 1600 x 384 is cut in four."""
+SM80_LEAST_PIECE = "cublas@13.1", "sm80_least_piece"
+"""Figure: least depth of such a piece."""
 
 MMA_TILES = (
     # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
@@ -146,11 +146,9 @@ GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel for `op` on `spec`.
 
-    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`, `triton`; `vllm`, `deepgemm` and its first
-    release `deepgemm-2025-02`: the kernels of these for operands with scales by block; `marlin`: that for quantised
-    weights), `cublas-2025` for what that library takes (`library`; what `auto` gives where it has no cp.async),
-    `cublas-2025-tuned` for the fastest of what it names, or one configuration as it prints, such as
-    `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError where the machine or the problem cannot take it.
+    schedule: `auto`, the name of one kind (`wgmma`, `mma`, `simt`, `gemv`; `triton`; `marlin`, that for quantised
+    weights), or one configuration as it prints, such as `wgmma 128x256x64 cluster 2x1 stages 4`. Raises InputError
+    where the machine or the problem cannot take it.
     """
     p = problem(op)
     f = figures(spec)
@@ -159,24 +157,24 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         config = parse(schedule, p, spec)
         config.check(p, spec)
         return Choice(config, [(config, estimate_ps(config.work(p, spec, f), f))])
-    if schedule in (library.SCHEDULE, library.TUNED):
-        if _on_nvjet(p, spec):
-            return _of_nvjet(p, spec, f, tuned=schedule == library.TUNED)
-        schedule = library.SCHEDULE
-    names = SCHEDULES if schedule in ("auto", library.SCHEDULE) else (schedule,)
+    names = SCHEDULES if schedule == "auto" else (schedule,)
     if schedule != "auto" and schedule not in KINDS:
-        near = hint(schedule, KINDS)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
-    found = list(_candidates(p, spec, f, names, of_library=schedule == library.SCHEDULE))
-    ranked = by_time((estimate_ps(work, f), config) for config, work in found)
-    most = RUNNERS_UP
-    if schedule == library.SCHEDULE and all(library.has_rule(spec, config) for config, _ in found):
-        ranked, most = iter(_as_the_library(p, f, found)), 1
-    elif schedule == library.SCHEDULE and p.dtype in XMMA_FORMATS and spec.tma is not None:
-        ranked, most = iter(_as_xmma(p, f, found)), 1
+        known = (*KINDS, *libraries.words("gemm"))
+        near = hint(schedule, known)
+        raise InputError(f"schedule={schedule}: one of auto, {', '.join(known)}, or a whole configuration{near}")
+    if p.scales and schedule in ("auto", "wgmma"):
+        found = by_time(_scaled(op, spec))
+    else:
+        found = by_time((estimate_ps(work, f), config) for config, work in candidates(p, spec, f, names))
+    return available(p, spec, found) or _none(p, spec, schedule)
+
+
+def available(p: Problem, spec: GpuSpec, found: Iterable[tuple[int, Config]], most: int = RUNNERS_UP) -> Choice | None:
+    """The first configurations, with their times, that machine and problem can take; None without any. InputError, the
+    first one's, where they can take none."""
     best: list[tuple[Config, int]] = []
     refused: InputError | None = None
-    for time_ps, config in ranked:
+    for time_ps, config in found:
         try:
             config.check(p, spec)
         except InputError as error:
@@ -185,9 +183,11 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         best.append((config, time_ps))
         if len(best) == most:
             break
-    if not best:
-        raise refused or _no_candidate(p, spec, schedule)
-    return Choice(best[0][0], best)
+    if best:
+        return Choice(best[0][0], best)
+    if refused:
+        raise refused
+    return None
 
 
 def parse(text: str, p: Problem, spec: GpuSpec) -> Any:
@@ -202,94 +202,27 @@ def by_time(found: Iterable[tuple[int, Config]]) -> Iterator[tuple[int, Config]]
         yield from sorted(equal, key=lambda item: str(item[1]))
 
 
-def _on_nvjet(p: Problem, spec: GpuSpec) -> bool:
-    """Whether the library has kernels in which wgmma reads both operands by itself."""
-    known = wgmma.Rates.of(spec, p.dtype) is not None and p.dtype not in XMMA_FORMATS
-    plain = not p.scales and p.group_scales is None and not p.op.adds
-    return known and plain and p.a.tma and p.b.tma and (DTYPE_BYTES[p.dtype] == 2 or (p.a.k_major and p.b.k_major))
-
-
-def _of_nvjet(p: Problem, spec: GpuSpec, f: Figures, *, tuned: bool) -> Choice:
-    """The first of the library's kernels that is available, or, `tuned`, those that it names first, by estimate;
-    InputError of the first where none is."""
-    refused: InputError | None = None
-    found: list[tuple[Config, int]] = []
-    for config in nvjet.configurations(p, spec, nvjet.NAMED if tuned else nvjet.TRIED):
-        try:
-            config.check(p, spec)
-        except InputError as error:
-            refused = refused or error
-            continue
-        found.append((config, estimate_ps(config.work(p, spec, f), f)))
-        if not tuned:
-            break
-    if not found:
-        assert refused is not None
-        raise refused
-    best = sorted(found, key=lambda item: (item[1], str(item[0])))[:RUNNERS_UP]
-    return Choice(best[0][0], best)
-
-
-def _as_the_library(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
-    """Kernels that the library has, with their estimates, in the order in which it likes them.
-
-    Of equal ones those come first that do more of k in a step: names in public traces have 64x128 and 64x64 with 64x3
-    to 64x6, 128x64 with 64x3 and 64x4, seldom with 32x6.
-    """
-    if library.is_for_few_rows(p):
-        return _of_few_rows(p, f, found)
-    order = [
-        (library.loads_ps(p, config, work, f), -min(config.tile_k, p.k), estimate_ps(work, f), str(config), config)
-        for config, work in found
-        if library.has(p, config)
-    ]
-    return [(time_ps, config) for *_, time_ps, _, config in sorted(order, key=lambda item: item[:4])]
-
-
-def _of_few_rows(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
-    """The library's kernel for few rows, with its estimate."""
-    ranked: list[tuple[int, Config]] = []
-    for config, work in found:
-        if config.split == 1 and (config.tile_m, config.tile_n, config.tile_k) == library.FEW_ROWS_TILE:
-            pieces = library.pieces_of_a_step(p)
-            if pieces > 1:
-                config = replace(config, split=pieces, reduce=True)
-                work = splitk.work(work, p, f, pieces, config.warp_n)
-            ranked.append((estimate_ps(work, f), config))
-    return ranked
-
-
-def _as_xmma(p: Problem, f: Figures, found: Sequence[tuple[Config, Work]]) -> list[tuple[int, Config]]:
-    """Kernels for tf32 that the library takes on Hopper, with their estimates, the fastest first."""
-    taken = [(c, w) for c, w in found if library.has_tf32(p, c, w)]
-    return list(by_time((estimate_ps(work, f), config) for config, work in taken or found))
-
-
-def _no_candidate(p: Problem, spec: GpuSpec, schedule: str) -> InputError:
+def _none(p: Problem, spec: GpuSpec, schedule: str) -> NoReturn:
+    """Raises the InputError that says why there is no kernel."""
     if p.scales:
-        return InputError(
+        raise InputError(
             f"gemm scale=block: {spec.name} needs wgmma, and k contiguous in A and B; nearest: tb=T on h100-sxm"
         )
     if p.group_scales is not None:
-        return InputError(
+        raise InputError(
             f"gemm weights={p.op.weights}: {spec.name} needs cp.async, tensor cores for {p.dtype} and rows of A at "
             "multiples of 4 B; marlin runs from Ampere on"
         )
     if schedule == "marlin":
-        return InputError("schedule=marlin: its weights have 4 or 8 bits; weights=int4 or int8, or schedule=mma")
+        raise InputError("schedule=marlin: its weights have 4 or 8 bits; weights=int4 or int8, or schedule=mma")
     formats, units = [d for d in DTYPE_BYTES if _units(spec, d)], _units(spec, p.dtype)
-    try:
-        if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
-            WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2).check(p, spec)
-        if schedule == "gemv" and units:
-            GemvConfig().check(p, spec)
-    except InputError as error:
-        return error
-    if schedule in SCALED:
-        return InputError(f"schedule={schedule}: its kernels are for operands with scale=block; nearest: wgmma")
-    if schedule in ("auto", library.SCHEDULE) or p.dtype not in formats:
-        return InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
-    return InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
+    if "wgmma" in units and (schedule == "wgmma" or units == ["wgmma"]):
+        WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2).check(p, spec)
+    if schedule == "gemv" and units:
+        GemvConfig().check(p, spec)
+    if schedule == "auto" or p.dtype not in formats:
+        raise InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
+    raise InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
 
 
 def _units(spec: GpuSpec, dtype: str) -> list[str]:
@@ -300,15 +233,11 @@ def _units(spec: GpuSpec, dtype: str) -> list[str]:
     return units
 
 
-def _candidates(
-    p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...], of_library: bool = False
+def candidates(
+    p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, ...] = SCHEDULES, several: int = 0
 ) -> Iterator[tuple[Config, Work]]:
-    """Configurations of the named kinds that fit, with their counts. of_library: those of `library.SCHEDULE`: by
-    mma.sync also pieces of k in several waves."""
-    libraries = SCALED if p.scales and "wgmma" in names else [name for name in names if name in SCALED]
-    if libraries:
-        yield from _scaled_candidates(p, spec, f, libraries)
-        return
+    """Configurations of the named kinds that fit, with their counts. several: where it is not 0, pieces of k by
+    mma.sync may be several waves, and each has this depth at least."""
     if p.group_scales is not None or names == ("marlin",):
         yield from _marlin_candidates(p, spec, f, names)
         return
@@ -320,7 +249,7 @@ def _candidates(
             yield found
     # Traces of cuBLAS 12 on Hopper show no mma.sync where TMA can feed the tensor cores without registers (nvjet).
     if "mma" in names and "mma" in _units(spec, p.dtype) and not specialised:
-        for found in _mma_candidates(p, spec, f, of_library):
+        for found in _mma_candidates(p, spec, f, several):
             on_tensor_cores = True
             yield found
     # Libraries keep to the tensor cores where they take the format, also for one row: nine and two rows with m = 1 of
@@ -362,22 +291,21 @@ def _with_cuts(
     config: ThreadblockConfig,
     work: Work,
     stream_k: bool,
-    waves: bool = False,
+    several: int = 0,
     counts: Sequence[int] = SPLITS,
 ) -> Iterator[tuple[ThreadblockConfig, Work]]:
     """A configuration, its splits and, where the last wave is partial, its stream-K variant.
 
     Stream-K (Osama et al. 2023) is for machines with TMA, whose kernels here add the pieces themselves; the libraries
-    of those before it only split, for which public traces name a second kernel. waves: as in `_splits`, and the pieces
-    are those of `library.SCHEDULE`.
+    of those before it only split, for which public traces name a second kernel. several: as in `candidates`.
     """
     yield config, work
     if p.acc not in ADDS:
         return
     older = f.tma_latency > 0 and not stream_k and p.dtype in XMMA_FORMATS
-    least = SM80_LEAST_PIECE if older else library.LEAST_PIECE if waves else LEAST_PIECE
+    least = libraries.figure(*SM80_LEAST_PIECE) if older else several or libraries.figure(*LEAST_PIECE)
     counts = SM80_SPLITS if older else counts
-    for split in _splits(counts, work, p.k if stream_k else p.k // least, waves):
+    for split in _splits(counts, work, p.k if stream_k else p.k // least, several > 0):
         cut = replace(config, split=split)
         if stream_k:
             yield cut, work._replace(cuts=split, ctas=work.ctas * split)
@@ -463,7 +391,7 @@ def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) 
 def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Config, Work]]:
     """Pieces of k of one matrix, which the kernel adds itself (`segment_k_on`)."""
     if p.acc in ADDS and p.batch == 1:
-        for split in _splits(SPLITS, work, p.k // XMMA_LEAST_PIECE, False):
+        for split in _splits(SPLITS, work, p.k // libraries.figure(*XMMA_LEAST_PIECE), False):
             cut = replace(config, split=split)
             yield cut, work._replace(cuts=split, ctas=work.ctas * split)
 
@@ -482,24 +410,16 @@ def _wgmma_cuts(
             yield cut, wgmma.work(p, f, cut, rates)
 
 
-def _scaled_candidates(
-    p: Problem, spec: GpuSpec, f: Figures, libraries: Sequence[str]
-) -> Iterator[tuple[Config, Work]]:
-    """Kernels of serving libraries for operands with scales by block: vLLM's one, what DeepGEMM takes."""
-    rates = wgmma.Rates.of(spec, p.dtype)
-    if rates is None or p.scales is None or not (p.a.tma and p.b.tma and p.b.k_major):
-        return
-    block = SCALE_BLOCK
-    vllm = WgmmaConfig(block, block, block, cluster_n=2)
-    vllm = replace(vllm, stages=min(MOST_STAGES, wgmma.max_stages(p, vllm, spec)))
-    found = (vllm if name == "vllm" else deepgemm.configuration(p, spec, name) for name in libraries)
-    for config in dict.fromkeys(found):
-        work = wgmma.work(p, f, config, rates)
-        if config.stages and work.resident:
-            yield config, work
+def _scaled(op: Gemm, spec: GpuSpec) -> Iterator[tuple[int, Config]]:
+    """What libraries take for operands with scales by block, with their times."""
+    found: dict[Config, int] = {}
+    for name in SCALED:
+        with suppress(InputError):
+            found |= libraries.choose(op, spec, name, choose).candidates
+    return ((time_ps, config) for config, time_ps in found.items())
 
 
-def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, waves: bool) -> Iterator[tuple[Config, Work]]:
+def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, several: int) -> Iterator[tuple[Config, Work]]:
     asynchronous = spec.cp_async is not None and min(p.a.vector_bytes, p.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, p.dtype, copy)
@@ -508,7 +428,7 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, waves: bool) -> Itera
         resident = config.resident(p, spec, core)
         if resident:
             work, streams = config.counts(p, f, core, resident), spec.tma is not None and not older
-            yield from _with_cuts(p, f, config, work, streams, waves and asynchronous and not streams)
+            yield from _with_cuts(p, f, config, work, streams, several if asynchronous and not streams else 0)
 
 
 def _sm80_tiles() -> Iterator[MmaConfig]:

@@ -7,25 +7,27 @@ memory in plain rows, whose stores meet in few banks, and one thread waits until
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from arch.gpu import GpuSpec
 from workloads.gpu.gemm import wgmma
-from workloads.gpu.gemm.problem import Problem, ceil_div
+from workloads.gpu.gemm.choose import choose
+from workloads.gpu.gemm.problem import ceil_div, problem
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, WgmmaConfig
+from workloads.gpu.select import Choice
+from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
 
-FIRST = "deepgemm-2025-02"
-"""Schedule: the first release."""
-SCHEDULE = "deepgemm"
-"""Schedule: since pull request 74 of March 2025, which adds a wider tile."""
-
-_WIDTHS = tuple(range(16, SCALE_BLOCK + 1, 8))
-_WIDER = 160
+_WIDTHS = (*range(16, SCALE_BLOCK + 1, 8), 160)
 _STAGES, _STAGES_OF_TWO_SCALES = 8, 6
 _LEAST_ROWS_SHARED = 1024
 
 
-def configuration(p: Problem, spec: GpuSpec, schedule: str) -> WgmmaConfig:
-    """What the release takes for a problem."""
+def configuration(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice:
+    """What a release takes for a product; its figure `widest` is the width of its widest tile."""
+    p = problem(op)
     rows = BLOCK_ROWS if p.m <= BLOCK_ROWS else 2 * BLOCK_ROWS
     sms = spec.sm.count
 
@@ -33,7 +35,7 @@ def configuration(p: Problem, spec: GpuSpec, schedule: str) -> WgmmaConfig:
         tiles = ceil_div(p.m, rows) * ceil_div(p.n, width) * p.batch
         return ceil_div(tiles, sms), -((tiles - 1) % sms), width
 
-    width = min((*_WIDTHS, _WIDER) if schedule == SCHEDULE else _WIDTHS, key=waves)
+    width = min((width for width in _WIDTHS if width <= figures["widest"]), key=waves)
     along_m = width > SCALE_BLOCK
     shared = p.m % (2 * rows) == 0 if along_m else p.n % (2 * width) == 0
     pair = 2 if p.m >= _LEAST_ROWS_SHARED and shared else 1
@@ -41,12 +43,4 @@ def configuration(p: Problem, spec: GpuSpec, schedule: str) -> WgmmaConfig:
         rows, width, SCALE_BLOCK, cluster_m=pair if along_m else 1, cluster_n=1 if along_m else pair, flat=True
     )
     most = _STAGES if config.scaled_blocks == 1 else _STAGES_OF_TWO_SCALES
-    return WgmmaConfig(
-        rows,
-        width,
-        SCALE_BLOCK,
-        config.cluster_m,
-        config.cluster_n,
-        min(most, wgmma.max_stages(p, config, spec)),
-        flat=True,
-    )
+    return choose(op, spec, str(replace(config, stages=min(most, wgmma.max_stages(p, config, spec)))))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
@@ -24,8 +24,6 @@ from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.problem import Problem, ceil_div
 from workloads.gpu.gemm.wgmma import BLOCK_ROWS, STEP_BYTES, WgmmaConfig
 
-PIECE_STEPS = 20
-"""Every piece of k has more steps of 128 B than these: the shortest of 1,249 cut products has 20.1."""
 ROWS = (64, 128, 192, 256, 320, 384, 512)
 """Of a tile along the first operand."""
 OWN, SHARED = 176, 160
@@ -45,12 +43,28 @@ TRIED = 12
 NAMED = 128
 """Of those that it names to who times them: XLA asks `cublasLtMatmulAlgoGetHeuristic` for so many (`GetAlgorithms`)."""
 
-SPREAD_MULTIPLY, SPREAD_RESULT = 0.021, 0.4
-TILE_MULTIPLY, TILE_SIDE, TILE_RESULT, WAVE = 0.018, 0.38, 0.22, 380.0
-CUT, PIECE_RESULT = 360.0, 0.0055
-"""What the estimate weighs, where a row of an operand in a step counts 1. Over all SMs: a multiply of one step, a
-result. In each wave: the same multiply, a row along the longer side in a step, a result, the wave. A cut, and a result
-of one piece. Calibrated on answers for 2,209 products in bf16 on an H100 (fitted half)."""
+
+class Weights(NamedTuple):
+    """What the estimate weighs, where a row of an operand in a step counts 1; and steps that each piece of k exceeds.
+
+    Over all SMs: a multiply of one step, a result. In each wave: the same multiply, a row along the longer side in a
+    step, a result, the wave. A cut, and a result of one piece.
+    """
+
+    piece_steps: int
+    spread_multiply: float
+    spread_result: float
+    tile_multiply: float
+    tile_side: float
+    tile_result: float
+    wave: float
+    cut: float
+    piece_result: float
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> Weights:
+        """Those among the figures of a release."""
+        return cls(*(figures[name] for name in cls._fields))
 
 
 class Tile(NamedTuple):
@@ -80,6 +94,13 @@ class Kernel(NamedTuple):
     split: int
 
 
+def reads(p: Problem, spec: GpuSpec) -> bool:
+    """Whether the library has kernels in which wgmma reads both operands by itself."""
+    known = wgmma.Rates.of(spec, p.dtype) is not None and p.dtype != "tf32"
+    plain = not p.scales and p.group_scales is None and not p.op.adds
+    return known and plain and p.a.tma and p.b.tma and (DTYPE_BYTES[p.dtype] == 2 or (p.a.k_major and p.b.k_major))
+
+
 @functools.cache
 def tiles(promoted: bool = False) -> tuple[Tile, ...]:
     """Its tiles: answers have all widths in steps of 8. promoted: sums in fp8, whose products take as many registers
@@ -105,12 +126,12 @@ def tiles(promoted: bool = False) -> tuple[Tile, ...]:
     return tuple(found)
 
 
-def ranked(p: Problem, spec: GpuSpec) -> list[Kernel]:
+def ranked(p: Problem, spec: GpuSpec, w: Weights) -> list[Kernel]:
     """Kernels for a problem, those first that the library likes best; of equal ones the one that reads least."""
     width = DTYPE_BYTES[p.dtype]
     steps = ceil_div(p.k, STEP_BYTES // width)
     slots = {n * m: wgmma.clusters_resident(spec, n * m) * n * m for n, m in CLUSTERS}
-    most = (steps - 1) // PIECE_STEPS if p.batch == 1 and p.acc in ADDS else 1
+    most = (steps - 1) // w.piece_steps if p.batch == 1 and p.acc in ADDS else 1
     found: list[tuple[float, int, int, Kernel]] = []
     tried: set[tuple[int, int, bool]] = set()
     for number, tile in enumerate(tiles(p.dtype == wgmma.PROMOTED)):
@@ -127,10 +148,10 @@ def ranked(p: Problem, spec: GpuSpec) -> list[Kernel]:
         for split in range(1, max(1, min(most, spec.sm.count // ctas)) + 1):
             cluster, waves, reads = _cluster((tiles_n, tiles_m), tile.sides, split * p.batch, slots)
             deep, results = ceil_div(steps, split), along_n * along_m
-            spread = deep * (along_n + along_m + SPREAD_MULTIPLY * results) + SPREAD_RESULT * results
-            step = TILE_MULTIPLY * results + TILE_SIDE * max(along_n, along_m)
-            time = ctas * split / spec.sm.count * spread + waves * (deep * step + TILE_RESULT * results + WAVE)
-            time += CUT + PIECE_RESULT * split * p.m * p.n if split > 1 else 0.0
+            spread = deep * (along_n + along_m + w.spread_multiply * results) + w.spread_result * results
+            step = w.tile_multiply * results + w.tile_side * max(along_n, along_m)
+            time = ctas * split / spec.sm.count * spread + waves * (deep * step + w.tile_result * results + w.wave)
+            time += w.cut + w.piece_result * split * p.m * p.n if split > 1 else 0.0
             found.append((time, reads, number, Kernel(tile, cluster, split)))
     return [kernel for *_, kernel in sorted(found)]
 
@@ -164,9 +185,9 @@ def stages(tile: Tile, spec: GpuSpec) -> int:
     return min(STAGES, (spec.shared.max_per_cta_bytes - RESULT_BYTES - wgmma.BESIDE_BYTES) // stage)
 
 
-def configurations(p: Problem, spec: GpuSpec, most: int = TRIED) -> list[WgmmaConfig]:
+def configurations(p: Problem, spec: GpuSpec, w: Weights, most: int = TRIED) -> list[WgmmaConfig]:
     """Those that the library likes best, as this simulator has them."""
-    return [_configuration(p, spec, kernel) for kernel in ranked(p, spec)[:most]]
+    return [_configuration(p, spec, kernel) for kernel in ranked(p, spec, w)[:most]]
 
 
 def _configuration(p: Problem, spec: GpuSpec, kernel: Kernel) -> WgmmaConfig:

@@ -60,6 +60,7 @@ from sim.gpu.language import (
     minimum,
     table,
 )
+from workloads import libraries
 from workloads.gpu import overhead
 from workloads.gpu.configuration import Word
 from workloads.gpu.gemm import epilogue, splitk
@@ -82,6 +83,8 @@ from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
 
+CUBLAS = "cublas@13.1"
+"""Whose kernels for tf32 these are."""
 WARPGROUP = 4
 """Warps of a warpgroup."""
 BLOCK_ROWS = 64
@@ -496,9 +499,6 @@ def _check_scales(config: WgmmaConfig, where: str) -> None:
         )
 
 
-@register("gemm", "gpu", "deepgemm-2025-02")
-@register("gemm", "gpu", "deepgemm")
-@register("gemm", "gpu", "vllm")
 @register("gemm", "gpu", "wgmma")
 def build(op: Gemm, spec: GpuSpec, config: WgmmaConfig) -> Program:
     """The program of `op` on `spec`. Raises InputError where `check` does."""
@@ -604,7 +604,7 @@ class _Builder:
         else:
             overhead.in_turn(r, overhead.WGMMA_BARRIERS.plus(overhead.WGMMA_CTA_SETUP, 1))
         if self.p.dtype == "tf32":
-            overhead.waits(r, overhead.XMMA_SETUP_CYCLES)
+            overhead.waits(r, libraries.figure(CUBLAS, "xmma_setup_cycles"))
         if self.config.cluster > 1:
             r.cluster_wait()
         elif not self.config.multistage:
@@ -959,7 +959,7 @@ class _Builder:
         view = self.sx[stage, at : c.tile_k, column:WARP_ROWS]  # type: ignore[misc]
         words = _fragment_words(self.p, c)
         # 8-bit elements arrive four rows a word: a 4x4 byte transpose takes two permutes a word.
-        each = {1: 2, 4: overhead.XMMA_PER_FRAGMENT_WORD}.get(DTYPE_BYTES[self.p.dtype], 0)
+        each = {1: 2, 4: libraries.figure(CUBLAS, "xmma_per_fragment_word")}.get(DTYPE_BYTES[self.p.dtype], 0)
         # A thread may hold any rows of a fragment, which only changes whose sums it holds. In the order of the rows two
         # lanes would meet in each bank, and a step of 64x256 take 704 cycles of the array: 628 were measured.
         r.lds(dst.T, view, words, vector_bytes=4, into="x", any_order=True, mix=overhead.mix(alu=each * words))
@@ -979,7 +979,7 @@ class _Builder:
         """alpha, which kernels that keep results flat do not have and those of 16 bits skip, as it is 1, and two values
         packed by one conversion; `values` of a thread."""
         if self.p.acc == "fp32" and not self.config.flat and self.p.dtype not in ("bf16", "fp16"):
-            further = overhead.XMMA_PER_VALUE * values if self.p.dtype == "tf32" else 0
+            further = libraries.figure(CUBLAS, "xmma_per_value") * values if self.p.dtype == "tf32" else 0
             r.run("fmul", values, dtype="fp32", mix=overhead.mix(alu=further))
         if self.p.out != epilogue.held(self.p):
             r.run("cvt", ceil_div(values, 2), dtype=self.p.out)
@@ -1110,7 +1110,7 @@ def _code_bytes(p: Problem, config: WgmmaConfig) -> int:
     if through_registers(p, config):
         instructions += 2 * 46 + 3 * config.blocks * _fragment_words(p, config)
     if p.dtype == "tf32":
-        instructions += overhead.XMMA_PER_VALUE * values
+        instructions += libraries.figure(CUBLAS, "xmma_per_value") * values
     if p.scales:
         instructions += 2 * (values + 8 * config.blocks)
     return instructions * overhead.INSTRUCTION_BYTES
@@ -1160,9 +1160,9 @@ def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) 
         WARPGROUP * (c.warpgroups + 1), f.sub_cores
     )
     if p.dtype == "tf32":
-        setup += overhead.XMMA_SETUP_CYCLES
+        setup += libraries.figure(CUBLAS, "xmma_setup_cycles")
         # Integer instructions issue every second cycle.
-        epilogue += 2 * overhead.XMMA_PER_VALUE * values // 32 // f.sub_cores
+        epilogue += 2 * libraries.figure(CUBLAS, "xmma_per_value") * values // 32 // f.sub_cores
     busy = int(instructions * interval)
     bubble = _fragment_cycles(p, f, c, tiles <= resident) + (c.accumulators if p.scales or c.promote else 0)
     side_m, side_n = _round_shape(p, c, min(resident, tiles))
@@ -1247,7 +1247,7 @@ def _fragment_cycles(p: Problem, f: Figures, c: WgmmaConfig, single: bool) -> in
         return 0
     fragment_bytes = c.blocks * WARP_ROWS * c.tile_k * DTYPE_BYTES[p.dtype]
     alone = c.pingpong and c.blocks > 1 and single  # nothing is multiplied meanwhile
-    issue = 2 * overhead.XMMA_PER_FRAGMENT_WORD * c.blocks * _fragment_words(p, c) if alone else 0
+    issue = 2 * libraries.figure(CUBLAS, "xmma_per_fragment_word") * c.blocks * _fragment_words(p, c) if alone else 0
     return f.shared_latency + transfer(fragment_bytes * WARPGROUP, f.shared_rate) + issue
 
 

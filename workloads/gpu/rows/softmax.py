@@ -30,6 +30,7 @@ from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
 from arch.near import hint
 from sim.gpu.language import GlobalTensor, Kernel, Program, View
+from workloads import libraries
 from workloads.gpu.pointwise import lanes, pointwise
 from workloads.gpu.pointwise.functions import DIVIDE, EXPONENTIAL
 from workloads.gpu.pointwise.lanes import Cost, Load
@@ -43,11 +44,8 @@ from workloads.registry import register
 
 MAXIMUM: Cost = {"fmnmx.fp32": 1.0}
 ADDITION: Cost = {"fadd.fp32": 1.0}
-TORCH_WARP_COLS = {"torch-2.0": 1024, "torch-2.1": 1024, "torch": 2048}
-"""Longest row that PyTorch gives to a warp; longer ones go to a CTA (ATen/native/cuda/SoftMax.cu and
-PersistentSoftmax.cuh of each version)."""
-TORCH_WARP_REGISTERS = {"torch-2.0": (30, 39, 55, 95), "torch-2.1": (30, 39, 55, 95), "torch": (30, 32, 48, 80)}
-"""Registers of a thread whose warp holds a row of up to 256, 512, 1024 and 2048 elements (ptxas 11.8 and 13, sm_80)."""
+TORCH = {"torch-2.0": "pytorch@2.0", "torch-2.1": "pytorch@2.1", "torch": "pytorch@2.7"}
+"""The release whose kernels each of PyTorch's kinds are."""
 TORCH_WARPS = 32
 """Warps of that CTA since 2.1."""
 TORCH_HELD = (24, 24, 24, 29, 26, 26, 30, 35, 36)
@@ -208,7 +206,7 @@ def _held_registers(op: Softmax, spec: GpuSpec, config: RowConfig) -> int:
         held = TORCH_HELD_HOPPER if spec.tma else TORCH_HELD
         return held[rows.elements(op.cols, config) - 1]
     size = max(8, math.ceil(math.log2(max(1, op.cols))))
-    return TORCH_WARP_REGISTERS[config.schedule][size - 8]
+    return libraries.figure(TORCH[config.schedule], "warp_registers")[size - 8]
 
 
 def _largest_inside(ok: Array, v: Array) -> Array:
@@ -250,7 +248,7 @@ def _threepass(op: Softmax, spec: GpuSpec, config: RowConfig, costs: Costs) -> P
     wide = lanes.widen(x.dtype)
     kept = _kept(op, config)
 
-    divides = config.schedule in TORCH_WARP_COLS and not kept
+    divides = config.schedule in TORCH and not kept
 
     def body(w: RowKernel) -> None:
         top = w.start("top", (-np.inf,))
@@ -466,7 +464,7 @@ def _backward(op: SoftmaxBackward, spec: GpuSpec, config: RowConfig) -> Program:
 
 # -------------------------------------------------------------------------------------------------------- choice
 
-KINDS = ("cluster", "fused", "online", "threepass", *TORCH_WARP_COLS, "triton", "unfused")
+KINDS = ("cluster", "fused", "online", "threepass", *TORCH, "triton", "unfused")
 _SINGLE = ("fused", "cluster", "online")
 """Kinds of one kernel, of which `auto` and the word `fused` take the best."""
 
@@ -474,7 +472,7 @@ _SINGLE = ("fused", "cluster", "online")
 def _torch_config(op: Softmax, kind: str) -> RowConfig:
     """The kernel that a version of PyTorch dispatches to."""
     cols, dtype = op.cols, op.chosen_dtype
-    if cols <= TORCH_WARP_COLS[kind]:
+    if cols <= libraries.figure(TORCH[kind], "warp_columns"):
         return RowConfig(kind, 4, 8 if cols <= 128 else 4)
     vector = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype]
     if kind == "torch-2.0":
@@ -607,7 +605,7 @@ def _build(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
             return _threepass(op, spec, config, FAST)
         case "unfused":
             return _unfused(op, spec, config)
-        case kind if kind in TORCH_WARP_COLS:
+        case kind if kind in TORCH:
             if config.shared and not config.elements:
                 return _held(op, spec, config)
             return _threepass(op, spec, config, ACCURATE) if config.elements else _warp(op, spec, config)

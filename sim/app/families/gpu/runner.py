@@ -39,6 +39,7 @@ from workloads.estimates import error_percent
 from workloads.gpu.figures import figures
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
+from workloads.libraries import words
 from workloads.ops import AllReduce, Collective, CopyH2D, Gemm, Operator
 from workloads.registry import builder, schedules
 from workloads.written import OwnProgram, held_schedule, placed
@@ -107,7 +108,7 @@ class Gpu:
             raise InputError("more than half of the measured time is the host's overhead")
         spec = load_arch(row.machine)
         op = operator_of(row)
-        kinds = LIBRARIES if isinstance(op, Collective) else schedules(op.word, spec.family)
+        kinds = LIBRARIES if isinstance(op, Collective) else (*schedules(op.word, spec.family), *words(op.word))
         if not kinds:
             raise InputError(f"operator {op.word} has no schedule on {spec.name}")
         schedule = row.kind or row.schedule

@@ -18,61 +18,117 @@ On Hopper its kernels are others (`nvjet`), and a family of its own is for tf32 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
+from workloads import libraries
+from workloads.gpu.gemm import nvjet, splitk
+from workloads.gpu.gemm.choose import available, by_time, candidates, choose
 from workloads.gpu.gemm.configuration import GemmConfig
-from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, transfer
+from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, estimate_ps, transfer
+from workloads.gpu.gemm.estimate import figures as machine_figures
 from workloads.gpu.gemm.mma import MmaConfig
-from workloads.gpu.gemm.problem import Problem, ceil_div
+from workloads.gpu.gemm.problem import Problem, ceil_div, problem
 from workloads.gpu.gemm.wgmma import WgmmaConfig
+from workloads.gpu.select import Choice
+from workloads.ops import Gemm
 
-SCHEDULE = "cublas-2025"
-"""Asks for what this library takes."""
-TUNED = "cublas-2025-tuned"
-"""Asks for the fastest of the kernels that this library names first, which frameworks find by timing them. The same as
-`SCHEDULE` where its kernels are not those of `nvjet`."""
 DEEP_TILE = 256
 """Tiles with a side of so many rows have steps of DEEP_STEP_BYTES in formats of two bytes: public traces of A100 name
 256x128_ldg8_f2f_stages_64x3, 128x256 .. 64x3 and 256x64 .. 64x4; smaller ones also have 32x5 and 32x6."""
 DEEP_STEP_BYTES = 128
 
-LEAST_TILE = 64
-"""Smaller tiles (`cutlass_80_wmma_tensorop_.._16x16_128x2`) are for products whose k is one step of theirs. Calibrated
-on rows of aiconfigurator_vllm on A100, fitted half: where k is 256 and more, times are those of 64x64."""
-LEAST_PIECE = 256
-"""Least depth of a piece of k. Calibrated on the same rows: one tile of 64x64 with k of 1024 to 2048 takes what four to
-eight pieces take, with k of 3072 to 5120 eight to twelve. A trace of PyTorch with kernels of this family names pieces
-of 128 and 320."""
-
 FEW_ROWS_TILE = 32, 32, 128
 """Tile and step of `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8`, which a trace of PyTorch on
 A100 names for 4 x 2560 x 2560, in a grid of 8x10x20: 80 tiles, each in twenty pieces of one step."""
-MOST_FEW_ROWS, LEAST_COLUMNS = 4, 2048
-"""Rows of A up to which, and columns from which on that kernel is taken. Calibrated on the rows of aiconfigurator_vllm
-on A100, fitted half: 19 products of up to four rows are 5.5 % off in it, in the kernels by operands 8.6; products of
-eight rows, and those of 64 to 512 columns, are nearer to the latter."""
-WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
-"""Room for the sums of all pieces: what PyTorch gives the library on Ampere (`:4096:2:16:8`)."""
+CUBLAS = "cublas@13.1"
+RUNNERS_UP = 12
 
 
-def has_rule(spec: GpuSpec, config: GemmConfig) -> bool:
-    """Whether a configuration is of the kernels that are chosen so: mma.sync fed by cp.async, on a machine without
-    TMA."""
-    return spec.tma is None and config.asynchronous
+def first_named(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice | None:
+    """The first of the kernels that the library names for Hopper which is available here. InputError of the first where
+    none is; None for products that wgmma does not read by itself."""
+    return _of_nvjet(op, spec, figures, nvjet.TRIED, 1)
 
 
-def is_for_few_rows(p: Problem) -> bool:
+def fastest_named(op: Gemm, spec: GpuSpec, _: Mapping[str, Any]) -> Choice | None:
+    """Of all kernels that it names for Hopper the fastest, by estimate."""
+    return _of_nvjet(op, spec, libraries.release(CUBLAS).values, nvjet.NAMED, nvjet.NAMED)
+
+
+def untuned(op: Gemm, spec: GpuSpec, _: Mapping[str, Any]) -> Choice | None:
+    """What the library takes itself."""
+    found: Choice = libraries.choose(op, spec, CUBLAS, choose)
+    return found
+
+
+def tf32(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice | None:
+    """The fastest of the kernels for tf32 that the library takes on Hopper."""
+    p, f = problem(op), machine_figures(spec)
+    found = list(candidates(p, spec, f, several=figures["least_piece"]))
+    taken = [(config, work) for config, work in found if has_tf32(p, config, work)]
+    return available(p, spec, by_time((estimate_ps(work, f), config) for config, work in taken or found), 1)
+
+
+def operands_first(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice | None:
+    """The kernel whose operands are on the SMs first; None where other kernels are among those that could run.
+
+    Of equal ones those come first that do more of k in a step: names in public traces have 64x128 and 64x64 with 64x3
+    to 64x6, 128x64 with 64x3 and 64x4, seldom with 32x6.
+    """
+    p, f = problem(op), machine_figures(spec)
+    found = list(candidates(p, spec, f, several=figures["least_piece"]))
+    if not all(config.asynchronous for config, _ in found):
+        return None
+    if is_for_few_rows(p, figures):
+        return available(p, spec, _of_few_rows(p, f, found, figures), 1)
+    order = [
+        (loads_ps(p, config, work, f), -min(config.tile_k, p.k), estimate_ps(work, f), str(config), config)
+        for config, work in found
+        if has(p, config, figures["least_tile"])
+    ]
+    ranked = sorted(order, key=lambda item: item[:4])
+    return available(p, spec, ((time_ps, config) for *_, time_ps, _, config in ranked), 1)
+
+
+def _of_nvjet(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any], tried: int, most: int) -> Choice | None:
+    """The first `most` available ones of the `tried` that the library likes best, the fastest first."""
+    p, f = problem(op), machine_figures(spec)
+    if not nvjet.reads(p, spec):
+        return None
+    named = nvjet.configurations(p, spec, nvjet.Weights.of(figures), tried)
+    found = available(p, spec, ((0, config) for config in named), most)
+    assert found is not None
+    timed = by_time((estimate_ps(config.work(p, spec, f), f), config) for config, _ in found.candidates)
+    best = [(config, time_ps) for time_ps, config in timed][:RUNNERS_UP]
+    return Choice(best[0][0], best)
+
+
+def _of_few_rows(
+    p: Problem, f: Figures, found: Sequence[tuple[Any, Work]], figures: Mapping[str, Any]
+) -> Iterator[tuple[int, Any]]:
+    """The library's kernel for few rows, with its estimate."""
+    for config, work in found:
+        if config.split == 1 and (config.tile_m, config.tile_n, config.tile_k) == FEW_ROWS_TILE:
+            pieces = pieces_of_a_step(p, figures["workspace_bytes"])
+            if pieces > 1:
+                config = replace(config, split=pieces, reduce=True)
+                work = splitk.work(work, p, f, pieces, config.warp_n)
+            yield estimate_ps(work, f), config
+
+
+def is_for_few_rows(p: Problem, figures: Mapping[str, Any]) -> bool:
     """Whether the library takes its kernel for few rows, by `pieces_of_a_step`."""
-    long = p.k > FEW_ROWS_TILE[2] and p.n >= LEAST_COLUMNS
-    return p.batch == 1 and p.m <= MOST_FEW_ROWS and long and DTYPE_BYTES[p.dtype] == 2
+    long = p.k > FEW_ROWS_TILE[2] and p.n >= figures["few_rows_columns"]
+    return p.batch == 1 and p.m <= figures["most_few_rows"] and long and DTYPE_BYTES[p.dtype] == 2
 
 
-def pieces_of_a_step(p: Problem) -> int:
+def pieces_of_a_step(p: Problem, workspace_bytes: int) -> int:
     """Pieces of k where each has one step of FEW_ROWS_TILE, or as many as their sums find room."""
-    room = WORKSPACE_BYTES // (p.m * p.n * DTYPE_BYTES[p.acc])
+    room = workspace_bytes // (p.m * p.n * DTYPE_BYTES[p.acc])
     return max(1, min(ceil_div(p.k, FEW_ROWS_TILE[2]), room))
 
 
@@ -135,10 +191,11 @@ def _tf32_by_wgmma(p: Problem, config: WgmmaConfig, w: Work) -> bool:
 _TF32: dict[str, Callable[[Problem, Any, Work], bool]] = {"mma": _tf32_by_mma, "wgmma": _tf32_by_wgmma}
 
 
-def has(p: Problem, config: MmaConfig) -> bool:
-    """Whether the library takes a kernel in this tile and step for the problem."""
+def has(p: Problem, config: MmaConfig, least_tile: int) -> bool:
+    """Whether the library takes a kernel in this tile and step for the problem; smaller ones than `least_tile` are for
+    products whose k is one step of theirs."""
     width = DTYPE_BYTES[p.dtype]
-    if config.tile_m < LEAST_TILE:
+    if config.tile_m < least_tile:
         return p.k <= config.tile_k
     return width != 2 or max(config.tile_m, config.tile_n) < DEEP_TILE or config.tile_k * width >= DEEP_STEP_BYTES
 
