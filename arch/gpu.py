@@ -413,7 +413,10 @@ class Launch(Group):
         default=None, description="a kernel's end to when one under programmatic dependent launch goes on, in a graph"
     )
     gap_replay_ps: Picoseconds = Field(description="start to start of minimal kernels at the border of two graphs")
-    gap_replay_more_ps: Picoseconds = Field(description="beyond gap_replay before a graph of more than three kernels")
+    gap_replay_more_ps: Picoseconds = Field(
+        description="beyond gap_replay before a graph of more than replay_ready kernels"
+    )
+    replay_ready: Count = Field(description="kernels of the next graph that the front end has ready at a border")
     api_ps: Picoseconds = Field(description="launch call to kernel start on an idle device")
     cta_interval_ps: Picoseconds = Field(description="between two CTAs that the chip's scheduler hands out")
     drain_ps: Picoseconds = Field(description="last CTA's end to the kernel's end, memory flush included")

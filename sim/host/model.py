@@ -10,7 +10,7 @@ What happens to a launch, and which figure of the machine it costs:
 - its CTAs start when that is done, and when the kernel before it in its stream has ended and been handed over: minimal
   kernels of a stream then start `launch.gap_stream` apart, those of one graph `launch.gap_graph` apart, and
   the first of a graph `launch.gap_replay` after what is before it in the stream, and `launch.gap_replay_more` later
-  if the graph has more than `REPLAY_READY` kernels;
+  if the graph has more than `launch.replay_ready` kernels;
 - its execution is its duration less `launch.kernel`, which the duration includes;
 - with programmatic dependent launch (`Dependent`) it is handed over from the trigger of the kernel before: when all
   CTAs of that run, if it has room beside them, else when the last of them has ended. What its CTAs do before they wait
@@ -47,6 +47,7 @@ FIGURES = (
     "launch.kernel",
     "launch.release_graph",
     "launch.release_stream",
+    "launch.replay_ready",
     "pcie.bandwidth",
     "pcie.latency",
 )
@@ -54,8 +55,6 @@ FIGURES = (
 
 PS_PER_S = 10**12
 DIRECTIONS = ("h2d", "d2h")
-REPLAY_READY = 3
-"""Kernels of the next graph that the front end has ready at a border."""
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -239,7 +238,7 @@ class Host:
         yield self.env.timeout(self.graph_call_ps - self.host_call_ps)
         nodes = list(nodes)
         gap_ps = self.spec.launch.gap_replay_ps
-        if sum(isinstance(node.command, Kernel) for node in nodes) > REPLAY_READY:
+        if sum(isinstance(node.command, Kernel) for node in nodes) > self.spec.launch.replay_ready:
             gap_ps += self.spec.launch.gap_replay_more_ps
         done: list[simpy.Event] = []
         for stream, command, after in nodes:

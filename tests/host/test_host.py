@@ -189,10 +189,12 @@ def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
 
 def test_graphs_of_many_kernels_pay_more_at_their_border(spec: GpuSpec) -> None:
     slow = with_figures(spec, gap_replay_more_ps=4 * US)
-    for kernels, more in ((3, 0), (4, 4 * US)):
+    ready = with_figures(slow, replay_ready=4)
+    for kernels, more, of_ready in ((3, 0, 0), (4, 4 * US, 0), (5, 4 * US, 4 * US)):
         layer = [Call("call", (NULL,) * kernels)]
-        taken = [calls_ps(machine, layer, "graph", replayed=Replayed(1, 100)) for machine in (spec, slow)]
+        taken = [calls_ps(machine, layer, "graph", replayed=Replayed(1, 100)) for machine in (spec, slow, ready)]
         assert taken[1] - taken[0] == pytest.approx(more, rel=0.02)
+        assert taken[2] - taken[0] == pytest.approx(of_ready, rel=0.02)
 
 
 def test_short_replays_wait_for_the_host(spec: GpuSpec) -> None:

@@ -17,6 +17,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from sim.gpu.language import Const, Expr, Program, View
+from workloads import libraries
 from workloads.gpu.attention.compose import on_tensors
 from workloads.gpu.configuration import Word
 from workloads.gpu.conv import depthwise, nchw, reorder, winograd
@@ -44,9 +45,6 @@ SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
 EIGHT_WARPS = ((128, 128, 64, 32, 4), (256, 64, 64, 32, 4))
 """Tiles of cuDNN's kernels for Volta and Turing, whose CTAs have 256 threads."""
 LIBRARY_WARPS = 8
-LIBRARY_WIDTH = 64
-"""Filters that fill all tiles of cuDNN 7 but those for fewer ones, which it takes for no more: rows of 1 x 1 and of
-DeepBench (V100, fitted half) take up to 65 % longer than tiles of 128x32 would."""
 SHORT_STEP = 8
 """Elements of k of a step on the vector pipes where longer ones would be filled with zeros; the step of cuDNN's kernels
 for Maxwell to Volta, as of their assembler's published analysis (maxas, SGEMM)."""
@@ -182,7 +180,7 @@ def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[
     Winograd's, whose product has these tiles, with estimated times in picoseconds, best first; those of tensor cores,
     of eight warps, where they take the format. InputError where none fits."""
     refuse_layout(op, spec)
-    f = figures(spec)
+    f, width = figures(spec), libraries.figure("cudnn@7", "full_width")
     all_of_them = list(_estimated(_candidates(op, spec, f, EIGHT_WARPS), f))
     if any(config.on_tensor_cores for config, _ in all_of_them):
         # Halves are stored pixel by pixel (NHWC), and a step has channels of one. int8 is stored in vectors of 32
@@ -193,7 +191,7 @@ def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[
         (config, time_ps)
         for config, time_ps in all_of_them
         if f"{config.tile_m}x{config.tile_n}{CUT if config.split > 1 else ''}" in tiles
-        and config.tile_n >= min(LIBRARY_WIDTH, op.k // op.groups)
+        and config.tile_n >= min(width, op.k // op.groups)
     ]
     if not found:
         raise InputError(f"conv2d dtype={op.dtype}: {spec.name} has no kernel with tiles {', '.join(sorted(tiles))}")

@@ -104,6 +104,7 @@ _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "launch.release_stream": lambda took: took.host,
     "launch.release_graph": lambda took: took.host,
     "launch.gap_replay": lambda took: took.host,
+    "launch.replay_ready": lambda took: took.host,
     "launch.event": lambda took: took.host,
     "clock.step": lambda took: took.regulated,
     "clock.lowest": lambda took: took.regulated,
