@@ -40,11 +40,11 @@ class Family:
     units: modules, and packages of modules, that declare in `FIGURES` the figures that they read.
     above: figures that are read by what lies above the engines, by the package that reads them.
     memories: what its machines call their external memories.
-    without_kernels: operators that its host, its links or a network's layers run, so that they have no schedules.
+    without_kernels: operators that its host or its links run, so that they have no schedules.
     graph_forms: mapping whose keys are how its machines run a graph of operators, as `--schedule` has it; empty: none.
     estimate_errors: in per cent, of the estimates that rank the candidates of an operator (`workloads.estimates`).
     others_error: that of all other operators.
-    host_computes: whether its host can compute what a network's layers leave out.
+    host_computes: whether its host can compute the operators of a graph that its machines cannot run.
     """
 
     name: str
