@@ -18,7 +18,7 @@ from lesson import Claim, legend_below, main, plain_log
 from arch.load import load_arch
 from sim.app.report import palette
 from sim.app.run import simulate
-from workloads.graphs.llama import MODELS
+from workloads.graphs.models import model_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ class Token(NamedTuple):
 
 def decode(devices: int, batch: int, machine: str = MACHINE) -> Token:
     """All layers, from one of them."""
-    sizes, spec = MODELS[MODEL], load_arch(machine)
+    sizes, spec = model_of(MODEL), load_arch(machine)
     text = f"llama model={MODEL} phase=decode seq={KEYS} batch={batch} tp={devices} dtype=bf16"
     report = simulate(text, machine, schedule="fused_graph")
     sums_us = sum(k.time_ps for k in report.record.kernels if "all_reduce" in k.name) / 1e6

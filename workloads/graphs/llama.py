@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from arch.errors import InputError
 from workloads.graphs.graph import OTHERS, Graph, GraphBuilder, GraphOperator, Value
+from workloads.graphs.models import Model, model_of
 from workloads.ops.attention import Attention
 from workloads.ops.base import choice, count, derived_extent, extent, number_format, operator, words
 from workloads.ops.gemm import Gemm
@@ -17,43 +18,6 @@ from workloads.ops.lookups import Gather, KvWrite
 from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
 from workloads.ops.rowwise import RmsNorm
-
-
-class Model(NamedTuple):
-    """Sizes of a model: elements of a token's vector, query heads, key and value heads, and of the gated layers.
-
-    head_dim: elements of a head's vector, where it is not a head's share of `hidden`. experts, topk: gated layers
-    beside each other, and how many of them a token takes; 0 where there is one.
-    """
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    layers: int
-    experts: int = 0
-    topk: int = 0
-    head_dim: int = 0
-
-    @property
-    def head_elements(self) -> int:
-        """Elements of a head's vector."""
-        return self.head_dim or self.hidden // self.heads
-
-
-MODELS = {
-    "llama2-7b": Model(4096, 32, 32, 11008, 32),
-    "llama2-13b": Model(5120, 40, 40, 13824, 40),
-    "llama2-70b": Model(8192, 64, 8, 28672, 80),
-    "llama3-8b": Model(4096, 32, 8, 14336, 32),
-    "llama3-70b": Model(8192, 64, 8, 28672, 80),
-    "tiny": Model(256, 4, 2, 256, 4),
-    "llama3.1-8b": Model(4096, 32, 8, 14336, 32),
-    "llama3.1-70b": Model(8192, 64, 8, 28672, 80),
-    "llama3.1-405b": Model(16384, 128, 8, 53248, 126),
-    "mixtral-8x7b": Model(4096, 32, 8, 14336, 32, experts=8, topk=2),
-}
-"""Published configurations, and one small enough to check with numbers."""
 
 _SIZES = {
     "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "intermediate": "ffn",
@@ -81,7 +45,10 @@ class Llama(GraphOperator):
     kernels of the other half. Each half reads all weights.
     """
 
-    model: str = choice("llama3-8b", tuple(MODELS), help="sizes of the model")
+    model: str = dataclasses.field(
+        default="llama3-8b",
+        metadata={"kind": "words", "help": "sizes: a published model, or the path of a config.json"},
+    )
     phase: str = choice(
         "prefill",
         ("prefill", "decode", "training"),
@@ -158,18 +125,23 @@ class Llama(GraphOperator):
     def sizes(self) -> Model:
         """Sizes of the model, with those that are given in their place."""
         given = {field: getattr(self, key) for key, field in _SIZES.items() if getattr(self, key) is not None}
-        sizes = MODELS[self.model]._replace(**given)
+        sizes = model_of(self.model)._replace(**given)
         return sizes._replace(topk=sizes.topk or 2) if sizes.experts else sizes
 
     def check_plain(self, machine: str) -> None:
         """InputError for what only GPUs have kernels for."""
+        sizes = self.sizes
         asked = {
             "overlap": int(self.overlap),
             "page": self.page,
             "vocab": self.vocab,
-            "experts": self.sizes.experts,
-            "head_dim": self.head_dim,
+            "experts": sizes.experts,
+            "head_dim": self.head_dim
+            or (sizes.head_elements if sizes.head_elements * sizes.heads != sizes.hidden else 0),
         }
+        for what in ("window", "qk_norm", "qkv_bias"):
+            if getattr(sizes, what):
+                raise InputError(f"llama model={self.model}: {what} has no form on {machine}; nearest: schedule=steps")
         for key, value in asked.items():
             if value:
                 raise InputError(f"llama {key}={value}: has no form on {machine}; nearest: a model without it")
@@ -240,6 +212,7 @@ class _Decoder:
         self.new = 1 if op.phase == "decode" else op.seq
         self.attention_op = Attention(
             batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, causal="1", page=op.page,
+            window=self.sizes.window,
             dtype=op.product_out or self.dtype, seed=op.seed, **self._lengths(op),
         ).with_defaults(self.dtype)  # fmt: skip
         self.tokens = sum(self.attention_op.lengths_q)
@@ -318,10 +291,12 @@ class _Decoder:
         """Attention, of this device's heads."""
         op, sizes = self.op, self.sizes
         parts = self.heads + 2 * self.kv_heads
-        qkv = self._linear(self._norm(x, f"{layer}.norm1"), f"{layer}.qkv", parts * self.head_dim)
+        qkv = self._linear(self._norm(x, f"{layer}.norm1"), f"{layer}.qkv", parts * self.head_dim, bias=sizes.qkv_bias)
         size = self.tokens * self.head_dim
         q = qkv.slice(0, size * self.heads)
         k, v = (qkv.slice(q.size + i * size * self.kv_heads, size * self.kv_heads) for i in range(2))
+        if sizes.qk_norm:
+            q, k = self._norm(q, f"{layer}.q_norm", self.head_dim), self._norm(k, f"{layer}.k_norm", self.head_dim)
         q = self._rotate(q)
         lookup: tuple[Value, ...]
         if op.page:
@@ -383,9 +358,11 @@ class _Decoder:
 
     # ---- operators
 
-    def _norm(self, x: Value, name: str) -> Value:
-        weight = self._weight(f"{name}_weight", self.sizes.hidden)
-        op = RmsNorm(rows=self.tokens, cols=self.sizes.hidden, dtype=self.dtype)
+    def _norm(self, x: Value, name: str, cols: int = 0) -> Value:
+        """Rows of a token's vector, or of a head's, which have `cols` elements."""
+        cols = cols or self.sizes.hidden
+        weight = self._weight(f"{name}_weight", cols)
+        op = RmsNorm(rows=x.size // cols, cols=cols, dtype=self.dtype)
         return self.g.call("aten::rms_norm", op.with_defaults(self.dtype), x, weight)
 
     def _shared_sum(self, x: Value) -> Value:
@@ -396,13 +373,17 @@ class _Decoder:
     def _sum_label(self) -> str:
         return "vllm:all_reduce" if self.fused else "nccl:all_reduce"
 
-    def _linear(self, x: Value, name: str, outputs: int, rows: int = 0) -> Value:
+    def _linear(self, x: Value, name: str, outputs: int, rows: int = 0, *, bias: bool = False) -> Value:
         rows = rows or self.tokens
         inputs = x.size // rows
         dtype = self.op.chosen_dtype
         weight = self._weight(f"{name}_weight", inputs * outputs, dtype)
         op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=dtype, out=self.op.product_out)
-        return self.g.product("aten::mm", op.with_defaults(dtype), x, weight)
+        if not bias:
+            return self.g.product("aten::mm", op.with_defaults(dtype), x, weight)
+        op = dataclasses.replace(op, epilogue="bias").with_defaults(dtype)
+        added = self._weight(f"{name}_bias", outputs, op.operands[-1].dtype)
+        return self.g.product("aten::addmm", op, x, weight, added)
 
     def _rotate(self, x: Value, into: Value | None = None) -> Value:
         if self.fused:

@@ -33,7 +33,7 @@ from arch.load import load_arch  # noqa: E402
 from arch.preset_file import read  # noqa: E402
 from sim.app.families.rdu.runner import run_program  # noqa: E402
 from sim.app.run import simulate  # noqa: E402
-from workloads.graphs.llama import MODELS  # noqa: E402
+from workloads.graphs.models import model_of  # noqa: E402
 from workloads.rdu.monarch import monarch  # noqa: E402
 
 MACHINE = "sn40l"
@@ -85,7 +85,7 @@ def tokens(overrides: Sequence[str], model: str, tp: int, schedule: str) -> floa
 @functools.lru_cache(maxsize=8)
 def _tokens(overrides: tuple[str, ...], model: str, tp: int, schedule: str) -> float:
     """The same, kept for the claims of one point, several of which need it."""
-    text = f"llama model={model} phase=decode seq=4096 layers={MODELS[model].layers} tp={tp}"
+    text = f"llama model={model} phase=decode seq=4096 layers={model_of(model).layers} tp={tp}"
     return simulate(text, load_arch(MACHINE, list(overrides)), schedule=schedule).time_us
 
 

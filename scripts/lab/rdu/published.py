@@ -25,7 +25,8 @@ from arch.load import load_arch
 from sim.app.families.rdu.runner import ProgramRun, play_launches, run_program
 from sim.app.run import simulate
 from sim.rdu.host import Launch, copy_ps, run_launches
-from workloads.graphs.llama import MODELS, Llama
+from workloads.graphs.llama import Llama
+from workloads.graphs.models import model_of
 from workloads.rdu.monarch import FLOPS, FORMS, monarch
 from workloads.rdu.select import build, choose
 
@@ -90,7 +91,7 @@ def decode_us(overrides: Sequence[str], schedule: str, tp: int = 8, layers: int 
 @functools.cache
 def _sections(model: str, tp: int, schedule: str, latency: str) -> ProgramRun:
     """All layers of a model decoding a token, for one latency of the links: launch times do not reach the sections."""
-    op = Llama(model=model, phase="decode", seq=4096, layers=MODELS[model].layers, tp=tp)
+    op = Llama(model=model, phase="decode", seq=4096, layers=model_of(model).layers, tp=tp)
     spec = load_arch("sn40l", [latency] if latency else [])
     op = op.with_defaults(spec.default_dtype)
     return run_program(build(op, spec, choose(op, spec, schedule).config), spec)

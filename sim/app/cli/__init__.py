@@ -102,6 +102,17 @@ def _add_run(commands: Any) -> None:
     run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
     arguments.add_workload(run, needed=False)
     add_compiled(run)
+    _add_run_options(run)
+    run.set_defaults(command=_run)
+    model = commands.add_parser(
+        "model", help="all layers of a model, by its name or its config.json, on one machine", allow_abbrev=False
+    )
+    arguments.add_workload(model)
+    _add_run_options(model)
+    model.set_defaults(command=_model, autotune=False)
+
+
+def _add_run_options(run: Parser) -> None:
     arguments.add_machine(run)
     arguments.add_schedule(run)
     _add_conditions(run)
@@ -125,7 +136,6 @@ def _add_run(commands: Any) -> None:
         "--config", metavar="FILE", help="SCALE-Sim's configuration, as overrides ahead of --set; CALC: --scope array"
     )
     run.add_argument("--scalesim-reports", metavar="FOLDER", help="write SCALE-Sim's report files of the layers")
-    run.set_defaults(command=_run)
 
 
 def _add_compare(commands: Any) -> None:
@@ -218,6 +228,15 @@ class _Version(argparse.Action):
 
 
 # ---------------------------------------------------------------------------------------------------- commands
+
+
+def _model(options: argparse.Namespace) -> int:
+    """`run` with all of a model, whose name stands in the operator's place."""
+    from workloads.graphs.models import whole_model
+
+    name, *keys = options.workload.split()
+    options.workload = whole_model(name, keys)
+    return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
