@@ -161,7 +161,7 @@ WRONG = [
     (("run", "gemm", "m=300000", "n=300000", "k=300000", "--arch", "t4"), "dram.size"),
     (("run", *SMALL, "--arch", A100, "--jsn"), "unknown option --jsn; did you mean --json?"),
     (("run", *SMALL, "--arhc", A100), "unknown option --arhc; did you mean --arch?"),
-    (("runn", *SMALL, "--arch", A100), "unknown command runn, one of run, compare"),
+    (("runn", *SMALL, "--arch", A100), "unknown command runn, one of run, model, compare"),
     (("sweeep", *SMALL), "did you mean sweep?"),
     (("run", *SMALL, "--arch", A100, "--schedule", "wgma"), "did you mean wgmma?"),
     (("run", *SMALL, "--arch", A100, "--sched", "mma"), "did you mean --schedule?"),

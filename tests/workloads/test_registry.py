@@ -15,6 +15,7 @@ import workloads
 from arch.errors import InputError
 from arch.families import families
 from arch.load import load_arch
+from sim.app.families.stepwise import STEPS
 from workloads import graphs, ops, registry
 from workloads.ops import Gemm
 from workloads.ops.base import REGISTRY
@@ -107,5 +108,7 @@ def test_the_page_lists_every_kind_and_no_other() -> None:
     for family, words, kinds in re.findall(r"^\| (\w+) \| ([\w, ]+) \| (.*) \|$", section, re.MULTILINE):
         named = re.findall(r"`([\w.-]+)`", re.sub(r"\([^)]*\)", "", kinds))
         listed |= {(family, word.strip(), kind) for word in words.split(",") for kind in named}
+    assert ("all", "graphs", STEPS) in listed  # of every machine, and of no operator
+    listed.discard(("all", "graphs", STEPS))
     known = {(family, op, kind) for family in families() for op in operators(family) for kind in schedules(op, family)}
     assert listed == known
