@@ -601,6 +601,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("copy_h2d bytes=1000000", ("pcie",), options={"schedule": "eager"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("launch", "host"), options={"scope": "stream", "schedule": "eager"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("launch", "host"), options={"scope": "stream", "schedule": "graph"}),
+        Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("launch.replay_ready",), base=("launch.gap_replay_more=5 us", "launch.replay_ready=16"), options={"scope": "stream", "schedule": "graph"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("host.graph_launch",), options={"scope": "host", "schedule": "graph"}),
         Case("bert_layer batch=1 seq=16 hidden=64 heads=1 ffn=64", ("sm.instruction_cache",), base=("sm.instruction_cache=32 KiB",)),
         Case("gemm m=128 n=128 k=64", ("launch.event",), options={"scope": "event"}),

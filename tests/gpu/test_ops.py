@@ -67,7 +67,7 @@ def unread(table: Iterable[OpSpec]) -> list[str]:
         beside = spec.action is Action.OPERATE and (spec.lands or spec.group is not None)
         passed = spec.action in replay.AT_END and spec.action is not Action.NEXT_TILE
         known = {
-            "the engine": find_spec(f"sim.gpu.engine.{spec.unit.value}") is not None,
+            "the engine": any(find_spec(f"sim.gpu.{folder}.{spec.unit.value}") for folder in ("engine", "units")),
             "the engine's kinds": spec.kind in Kind.__members__,
             "the lowering": spec.action is not Action.OPERATE or spec.unit in LOWERING,
             "the interpreter": spec.action in {*replay.AT_ISSUE, *replay.AT_END, Action.NOTE},

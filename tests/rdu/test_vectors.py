@@ -190,7 +190,7 @@ def test_numbers_flow_through_loads_and_stores() -> None:
 
 
 def test_what_cannot_go_by_vectors_says_why(silent: RduSpec) -> None:
-    with pytest.raises(InputError, match="grain='line' is none of token, vector"):
+    with pytest.raises(InputError, match="grain='line': must be one of token, vector"):
         Section("x", "line")  # type: ignore[arg-type]
     section = chain([64, 64], 2, "token")
     section.channels[0].vectors = True

@@ -177,7 +177,10 @@ def _whole(config: Mapping[str, Any], key: str, where: str) -> int:
 
 def _window(config: Mapping[str, Any], sizes: Mapping[str, int], where: str) -> int:
     """Keys that a query sees. InputError where layers differ in it."""
-    if not sizes["sliding_window"] or config.get("use_sliding_window", config["model_type"] == "mistral") is False:
+    if (
+        not sizes["sliding_window"]
+        or config.get("use_sliding_window", config["model_type"] in ("mistral", "mixtral")) is False
+    ):
         return 0
     kinds = set(config.get("layer_types") or ())
     all_first = config.get("max_window_layers") or 0

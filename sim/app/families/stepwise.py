@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from arch.errors import InputError
 from arch.families import family
-from arch.tpu import TpuSpec
 from sim.app.families.choice import Tried, decide
 from sim.app.families.family import Plan, Ran, Runner, Subject
 from sim.app.families.request import Progress, Request
@@ -26,6 +25,9 @@ from sim.engine.clock import PS_PER_S
 from workloads.graphs import Graph, GraphOperator, Step, counted
 from workloads.ops import Gemm, Operator
 from workloads.registry import operators, schedules
+
+if TYPE_CHECKING:
+    from arch.tpu import TpuSpec
 
 STEPS = "steps"
 """Schedule under which every family runs any graph step by step."""
@@ -214,8 +216,7 @@ class StepwisePlan:
     def _host_ps(self, moved_bytes: int, ops: int, exponentials: int, calls: int) -> int:
         """Time of some calls on the host: of each the turnaround, then the longer of moving its elements and computing
         them. Where activations lie in the chip's memory, they come and go over PCIe."""
-        spec = self.request.machine
-        assert isinstance(spec, TpuSpec)
+        spec = cast("TpuSpec", self.request.machine)
         host = spec.host
         ops = max(ops, exponentials * host.exp_ops)
         busy = max(moved_bytes / host.bandwidth_bytes_per_s, ops / host.ops_hz)
