@@ -107,6 +107,8 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
         ({"hidden_act": "gelu"}, 'hidden_act="gelu": only "silu" is simulated'),
         ({"quantization_config": {"bits": 4}}, "say dtype=fp8"),
         ({"num_experts": 4}, "num_experts_per_tok is missing"),
+        ({"model_type": "qwen3_moe"}, "moe_intermediate_size is missing"),
+        ({"model_type": "mixtral"}, "num_local_experts is missing"),
         (
             {"sliding_window": 32, "use_sliding_window": True, "max_window_layers": 1},
             "layers with and without sliding_window",

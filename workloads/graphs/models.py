@@ -46,7 +46,16 @@ class Model(NamedTuple):
         return self.head_dim or self.hidden // self.heads
 
 
-MODEL_TYPES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+_GATED = {
+    "llama": ("intermediate_size",),
+    "mistral": ("intermediate_size",),
+    "mixtral": ("intermediate_size", "num_local_experts"),
+    "qwen2": ("intermediate_size",),
+    "qwen3": ("intermediate_size",),
+    "qwen3_moe": ("moe_intermediate_size", "num_experts"),
+}
+"""By `model_type`, the keys of its gated layers or experts: elements inside one, and how many there are."""
+MODEL_TYPES = tuple(_GATED)
 """Values of `model_type` that are read."""
 
 _SIZES = (
@@ -80,7 +89,7 @@ _NO_TIME = frozenset(
 """Keys that do not change what is computed, or that are read by name below."""
 
 
-def is_file(model: str) -> bool:
+def _is_file(model: str) -> bool:
     """Whether a model is a file or folder, not the name of a published one."""
     return "/" in model or model.endswith(".json")
 
@@ -99,7 +108,7 @@ def names() -> tuple[str, ...]:
 def model_of(model: str) -> Model:
     """The sizes of a published model, or of a `config.json` (file, or the folder it lies in). InputError where there is
     none, or where it holds what is not understood."""
-    if not is_file(model):
+    if not _is_file(model):
         if model not in _published():
             read = "published ones are " + ", ".join(names())
             raise InputError(
@@ -125,6 +134,32 @@ def _read(config: Mapping[str, Any], where: str) -> Model:
     if kind not in MODEL_TYPES:
         near = hint(kind, MODEL_TYPES) if isinstance(kind, str) else ""
         raise InputError(f"{where}: model_type={kind}: must be one of {', '.join(MODEL_TYPES)}{near}")
+    _check_keys(config, where)
+    sizes = {key: _whole(config, key, where) for key in _SIZES}
+    required = ["hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", *_GATED[kind]]
+    if sizes["num_local_experts"] or sizes["num_experts"]:
+        required.append("num_experts_per_tok")
+    for key in required:
+        if not sizes[key]:
+            raise InputError(f"{where}: {key} is missing")
+    return Model(
+        hidden=sizes["hidden_size"],
+        heads=sizes["num_attention_heads"],
+        kv_heads=sizes["num_key_value_heads"] or sizes["num_attention_heads"],
+        ffn=sizes[_GATED[kind][0]],
+        layers=sizes["num_hidden_layers"],
+        experts=sizes["num_local_experts"] or sizes["num_experts"],
+        topk=sizes["num_experts_per_tok"],
+        head_dim=sizes["head_dim"],
+        vocab=sizes["vocab_size"],
+        window=_window(config, sizes, where),
+        qk_norm=kind in ("qwen3", "qwen3_moe"),
+        qkv_bias=kind == "qwen2" or bool(config.get("attention_bias")),
+    )
+
+
+def _check_keys(config: Mapping[str, Any], where: str) -> None:
+    """InputError for keys that are not understood, and for values with which another thing runs."""
     known = {*_SIZES, *_FIXED, *_NO_TIME}
     for key, value in config.items():
         if key == "quantization_config" and value is not None:
@@ -138,31 +173,6 @@ def _read(config: Mapping[str, Any], where: str) -> Model:
         if key in _FIXED and value not in _FIXED[key]:
             right = " or ".join(json.dumps(fixed) for fixed in _FIXED[key])
             raise InputError(f"{where}: {key}={json.dumps(value)}: only {right} is simulated")
-    sizes = {key: _whole(config, key, where) for key in _SIZES}
-    heads = sizes["num_attention_heads"]
-    expert = sizes["moe_intermediate_size"] if kind == "qwen3_moe" else 0
-    model = Model(
-        hidden=sizes["hidden_size"],
-        heads=heads,
-        kv_heads=sizes["num_key_value_heads"] or heads,
-        ffn=expert or sizes["intermediate_size"],
-        layers=sizes["num_hidden_layers"],
-        experts=sizes["num_local_experts"] or sizes["num_experts"],
-        topk=sizes["num_experts_per_tok"],
-        head_dim=sizes["head_dim"],
-        vocab=sizes["vocab_size"],
-        window=_window(config, sizes, where),
-        qk_norm=kind in ("qwen3", "qwen3_moe"),
-        qkv_bias=kind == "qwen2" or bool(config.get("attention_bias")),
-    )
-    missing = {"hidden_size": model.hidden, "num_attention_heads": heads, "intermediate_size": model.ffn}
-    missing |= {"num_hidden_layers": model.layers, "vocab_size": model.vocab}
-    if model.experts:
-        missing["num_experts_per_tok"] = model.topk
-    for key, value in missing.items():
-        if not value:
-            raise InputError(f"{where}: {key} is missing")
-    return model
 
 
 def _whole(config: Mapping[str, Any], key: str, where: str) -> int:
