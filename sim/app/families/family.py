@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from arch.families import family
 from sim.app.families.request import Progress, Request
@@ -132,6 +132,16 @@ class Plan(Protocol):
     ) -> Ran:
         """Runs a candidate, and records what is wanted. InputError where it does not fit the machine; a run whose
         kernels take longer than `limit_ps` may end with LateError."""
+
+
+class Unweighed:
+    """What plans have in common that simulate no candidates to choose among them."""
+
+    ways: ClassVar[tuple[str, ...]] = ()
+    simpler: ClassVar[tuple[int, ...]] = ()
+    error_percent = ready_events = 0
+    event_cost = 1
+    overview = Wanted()
 
 
 class Runner(Protocol):

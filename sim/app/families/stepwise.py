@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from arch.errors import InputError
 from arch.families import family
 from sim.app.families.choice import Tried, decide
-from sim.app.families.family import Plan, Ran, Runner, Subject
+from sim.app.families.family import Plan, Ran, Runner, Subject, Unweighed
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, OperatorTime
 from sim.app.trace.window import Wanted
@@ -59,7 +59,7 @@ def runs_stepwise(request: Request) -> bool:
 
 
 @dataclass(frozen=True)
-class StepwisePlan:
+class StepwisePlan(Unweighed):
     """A graph whose steps run one after the other, each by itself. plans: of each operator that runs. refused: why the
     others do not."""
 
@@ -70,11 +70,6 @@ class StepwisePlan:
     refused: Mapping[Operator, str]
 
     candidates = ()
-    ways: ClassVar[tuple[str, ...]] = ()
-    simpler: ClassVar[tuple[int, ...]] = ()
-    error_percent = ready_events = 0
-    event_cost = 1
-    overview = Wanted()
 
     @classmethod
     def of(cls, request: Request, runner: Runner) -> StepwisePlan:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from sim.app.families.family import Ran, Subject
+from sim.app.families.family import Ran, Subject, Unweighed
 from sim.app.families.gpu.records import machine_figures, path_counters
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, GpuLaunch, KernelRecord
@@ -32,18 +31,12 @@ _CHECKED_ELEMENTS = 2**22
 
 
 @dataclass(frozen=True)
-class CollectivePlan:
+class CollectivePlan(Unweighed):
     """A collective with the ways that its library weighs."""
 
     request: Request
     spec: GpuSpec
     op: Collective
-
-    overview = Wanted()
-    ways: ClassVar[tuple[str, ...]] = ()
-    simpler: ClassVar[tuple[int, ...]] = ()
-    error_percent = ready_events = 0
-    event_cost = 1
 
     @property
     def subject(self) -> Subject:

@@ -13,7 +13,7 @@ from arch.load import load_arch
 from arch.reads import Remembered
 from arch.units import BYTES
 from sim.app.families.choice import decide
-from sim.app.families.family import Ran, Subject
+from sim.app.families.family import Ran, Subject, Unweighed
 from sim.app.families.gpu.collective import SCHEDULES as LIBRARIES
 from sim.app.families.gpu.collective import CollectivePlan
 from sim.app.families.gpu.conditions import Conditions, conditions_of
@@ -359,7 +359,7 @@ def _offers(request: Request, spec: GpuSpec, conditions: Conditions) -> Offers:
 
 
 @dataclass(frozen=True)
-class GraphPlan:
+class GraphPlan(Unweighed):
     """A graph with the kernels of its steps."""
 
     request: Request
@@ -368,10 +368,6 @@ class GraphPlan:
     planned: PlannedGraph
 
     candidates = ()
-    ways: ClassVar[tuple[str, ...]] = ()
-    simpler: ClassVar[tuple[int, ...]] = ()
-    error_percent = ready_events = 0
-    event_cost = 1
 
     @property
     def subject(self) -> Subject:
@@ -380,7 +376,7 @@ class GraphPlan:
         return Subject.of_steps(graph.steps, self.spec.default_dtype, graph.lasting_bytes)
 
     @cached_property
-    def overview(self) -> Wanted:
+    def overview(self) -> Wanted:  # type: ignore[override]
         """The inside of the kernel that takes longest by estimate."""
         steps = self.planned.work.steps
         longest = max(range(len(steps)), key=lambda i: steps[i].estimate_ps)

@@ -14,7 +14,7 @@ from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
-from sim.app.families.family import NO_REFERENCE, Ran, Subject
+from sim.app.families.family import NO_REFERENCE, Ran, Subject, Unweighed
 from sim.app.families.rdu.records import kernel_record, machine_figures
 from sim.app.families.rdu.trace import section_timeline
 from sim.app.families.request import Progress, Request, one_of
@@ -200,7 +200,7 @@ class ProgramPlan:
 
 
 @dataclass(frozen=True)
-class AllReducePlan:
+class AllReducePlan(Unweighed):
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
 
     request: Request
@@ -208,11 +208,6 @@ class AllReducePlan:
     op: AllReduce
 
     candidates = ()
-    ways: ClassVar[tuple[str, ...]] = ()
-    simpler: ClassVar[tuple[int, ...]] = ()
-    error_percent = ready_events = 0
-    event_cost = 1
-    overview = Wanted()
 
     @property
     def subject(self) -> Subject:
@@ -250,7 +245,7 @@ class AllReducePlan:
 
 
 @dataclass(frozen=True)
-class CopyPlan:
+class CopyPlan(Unweighed):
     """A copy over PCIe: the link's latency once, then its bandwidth."""
 
     request: Request
@@ -258,11 +253,6 @@ class CopyPlan:
     op: CopyH2D
 
     candidates = ()
-    ways: ClassVar[tuple[str, ...]] = ()
-    simpler: ClassVar[tuple[int, ...]] = ()
-    error_percent = ready_events = 0
-    event_cost = 1
-    overview = Wanted()
 
     @property
     def subject(self) -> Subject:
