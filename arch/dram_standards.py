@@ -32,9 +32,9 @@ def read_standard(name: str) -> PresetFile:
     figures = {path: replace(figure, source=_id(name, figure.source)) for path, figure in file.figures.items()}
     sources = {_id(name, source): text for source, text in file.sources.items()}
     if file.base is None:
-        return PresetFile(None, sources, figures)
+        return PresetFile(sources=sources, figures=figures)
     base = read_standard(file.base)
-    return PresetFile(None, base.sources | sources, base.figures | figures)
+    return PresetFile(sources=base.sources | sources, figures=base.figures | figures)
 
 
 def with_standards(file: PresetFile) -> PresetFile:
@@ -51,7 +51,7 @@ def with_standards(file: PresetFile) -> PresetFile:
             # The name first: a family without standards refuses that word, not one of the table's.
             figures |= {path: figure} | {f"{group}.{name}": entry for name, entry in table.figures.items()}
             sources |= table.sources
-    return PresetFile(file.base, sources | file.sources, figures | file.figures, file.shipped)
+    return replace(file, sources=sources | file.sources, figures=figures | file.figures)
 
 
 def _named(path: str, figure: Figure) -> PresetFile:

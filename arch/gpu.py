@@ -43,7 +43,7 @@ from arch.units import (
     Picoseconds,
 )
 
-Architecture = Literal["volta", "turing", "ampere", "ada", "hopper"]
+Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Replacement = Literal["lru", "srrip"]
 """Which line of a cache set makes room: the least recently used one, or by re-reference interval prediction."""
 WarpScheduler = Literal["gto", "lrr", "oldest", "two_level"]
@@ -596,7 +596,7 @@ class GpuSpec(MachineSpec):
     """One GPU."""
 
     DEFAULT_DTYPES: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"volta": "fp16", "turing": "fp16", "ampere": "bf16", "ada": "bf16", "hopper": "bf16"}
+        {"volta": "fp16", "turing": "fp16", "ampere": "bf16", "ada": "bf16", "hopper": "bf16", "blackwell": "bf16"}
     )
 
     family: Literal["gpu"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from arch.library import chain, find, list_chips
 from arch.library import list_archs as list_archs
 from arch.near import hint
 from arch.plausible import implausible
-from arch.preset_file import Figure, PresetFile, source_text
+from arch.preset_file import IDENTITY, Figure, PresetFile, source_text
 from arch.show import as_html
 from arch.spec import MachineFile, MachineSpec
 from arch.units import CYCLES, word
@@ -118,6 +118,7 @@ def _stated(path: Path, files: tuple[PresetFile, ...]) -> _Stated:
     figures: dict[str, Figure] = {}
     for file in map(with_standards, files):
         table |= file.sources
+        figures = _inherited(file, figures)
         more = {} if file.shipped else _belonging(figures, file.figures)
         figures |= file.figures | more
     if not path.stem.isprintable():
@@ -139,6 +140,25 @@ def _stated(path: Path, files: tuple[PresetFile, ...]) -> _Stated:
     texts = {key: str(figure.text) for key, figure in figures.items()}
     origin = MachineFile(path.name if path.suffix else f"{path.name}.yaml", _figures_hash(figures))
     return _Stated(model, figures, table, sources, texts, origin)
+
+
+def _inherited(file: PresetFile, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """The figures of a file's bases that hold in it; those of other silicon, which the file `nearest` names, say so."""
+    held = dict(figures)
+    for lacking, where in file.lacks.items():
+        gone = [path for path in held if f"{path}.".startswith(f"{lacking}.")]
+        if not gone:
+            near = hint(lacking, held, "; nearest: {}")
+            raise InputError(f"{where}: lacks {lacking}, which the base does not have either{near}")
+        for path in gone:
+            del held[path]
+    if file.nearest:
+        stem = str(file.base).rpartition("/")[2].removesuffix(".yaml")
+        own = f"{stem}.yaml line"
+        for path, figure in held.items():
+            if figure.where.startswith(own) and path not in IDENTITY:
+                held[path] = replace(figure, taken_from=stem.upper())
+    return held
 
 
 def _figures_hash(figures: Mapping[str, Figure]) -> str:

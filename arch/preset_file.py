@@ -3,6 +3,9 @@
 A figure is written `word: value` or, with its source, `word: [value, source]` or `word: [value, source, remark]`, where
 source is an id from the `sources:` table of the file or of its bases. `instructions:` is a table of rows
 `op.dtype.shape: [pipe, interval, latency, source, remark]` in cycles, or of mappings where a row needs more columns.
+
+`base: gh100` says whose figures hold where the file has none. `nearest: gh100` says the same of silicon that nobody has
+measured there: what the file gh100 itself states is marked as assumed. `lacks:` names what of these it has not.
 """
 
 from __future__ import annotations
@@ -40,22 +43,30 @@ MOST_FIGURES = 10_000
 
 @dataclass(frozen=True)
 class Figure:
-    """One value as written, its source id and remark (empty if none), and where it stands ("h100-sxm.yaml line 12")."""
+    """One value as written, its source id and remark (empty if none), and where it stands ("h100-sxm.yaml line 12").
+
+    taken_from: the other silicon whose figure it is, for want of one of the machine's own; empty if none.
+    """
 
     text: str | int | float
     source: str
     remark: str
     where: str
+    taken_from: str = ""
 
 
 @dataclass(eq=False)
 class PresetFile:
     """One file: its base, its source table and its figures by path. Nobody changes it once it has been read.
 
+    nearest: the base is other silicon, whose figures are assumed. lacks: paths, or the groups and ops before them, of
+    the base's figures that do not hold here, with where that is said.
     shipped: it states all that its board has; in a file of one's own more goes with a primary figure (`arch.belongs`).
     """
 
     base: str | None = None
+    nearest: bool = False
+    lacks: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
     shipped: bool = False
@@ -133,8 +144,14 @@ class _Reader:
         return text
 
     def top(self, key: str, node: yaml.Node) -> None:
-        if key == "base":
-            self.file.base = self.scalar(node, key)
+        if key in ("base", "nearest"):
+            if self.file.base is not None:
+                raise InputError(f"{self.where(node)}: base and nearest both name what the file builds on; one of them")
+            self.file.base, self.file.nearest = self.scalar(node, key), key == "nearest"
+        elif key == "lacks":
+            if not isinstance(node, yaml.SequenceNode):
+                raise InputError(f"{self.where(node)}: lacks must be a list of paths, such as [instructions.wgmma]")
+            self.file.lacks = {self.scalar(item, key): self.where(item) for item in node.value}
         elif key == "sources":
             self.file.sources = {ident: self.scalar(text, f"source {ident}") for ident, text in self.pairs(node, key)}
         elif key == "instructions":
@@ -192,10 +209,9 @@ def _is_number(text: str) -> bool:
 
 def source_text(figure: Figure, table: Mapping[str, str], path: str) -> str:
     """Return the full text of a figure's source; raises InputError with the nearest id for one that the table lacks."""
-    if not figure.source:
-        return f"stated in {figure.where}"
-    if figure.source not in table:
+    if figure.source and figure.source not in table:
         near = hint(figure.source, table, "; nearest: {}") if table else "; the file has no sources table"
         raise InputError(f"{figure.where}: {path} names the unknown source {figure.source!r}{near}")
-    text = table[figure.source]
-    return f"{text}; {figure.remark}" if figure.remark else text
+    text = table[figure.source] if figure.source else f"stated in {figure.where}"
+    text = f"{text}; {figure.remark}" if figure.remark else text
+    return f"assumed: as {figure.taken_from} has it ({text})" if figure.taken_from else text

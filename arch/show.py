@@ -57,6 +57,8 @@ def json_schema(family: str = "gpu") -> dict[str, Any]:
     schema = _group_schema(spec_class(family))
     schema["properties"] |= {
         "base": {"type": "string", "description": "preset or file whose figures hold where this file has none"},
+        "nearest": {"type": "string", "description": "as base, of other silicon: the figures of that file are assumed"},
+        "lacks": {"type": "array", "items": {"type": "string"}, "description": "paths of the base that do not hold"},
         "sources": {"type": "object", "additionalProperties": {"type": "string"}, "description": "source texts by id"},
     }
     if has_instructions(spec_class(family)):

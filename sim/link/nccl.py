@@ -99,6 +99,7 @@ _BELIEVED = {
     "ampere": _AMPERE,
     "ada": _AMPERE,
     "hopper": _Believed(ll=141, line=36.7, tree=38.7),
+    "blackwell": _Believed(ll=282, line=40, tree=70),
 }
 """`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws` for one node, by compute capability from below."""
 

@@ -394,3 +394,30 @@ def test_a_changed_copy_of_a_machine_has_a_hash_of_its_own() -> None:
     copy = spec.model_copy(update={"sm": spec.sm.model_copy(update={"count": 20})})
     assert copy.content_hash() != before == spec.content_hash()
     assert copy.content_hash() == load_arch("t4", ["sm.count=20"]).content_hash()
+
+
+def test_nearest_silicon_marks_what_it_takes_over_as_assumed(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("base: h100-sxm\nl1: {hit_latency: 33 cycles}\n")
+    path = tmp_path / "new.yaml"
+    path.write_text("nearest: other.yaml\nname: new\nlacks: [instructions.wgmma, sm.wgmma_in_flight]\n")
+    spec = load_arch(path)
+    assert spec.sources["l1.hit_latency"] == "assumed: as OTHER has it (stated in other.yaml line 2)"
+    assert spec.sources["l2.size"] == load_arch("h100-sxm").sources["l2.size"]
+    assert not spec.has_instruction("wgmma", "bf16", "m64n256k16")
+    assert spec.has_instruction("wgmma_rs", "bf16", "m64n256k16")
+    assert spec.sm.wgmma_in_flight is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("base: h100-sxm\nlacks: [instructions.wgma]", "new.yaml line 2: lacks instructions.wgma"),
+        ("base: h100-sxm\nlacks: tma", "must be a list of paths"),
+        ("base: h100-sxm\nnearest: a100-pcie-80gb", "base and nearest"),
+    ],
+)
+def test_what_a_machine_lacks_is_of_its_base(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "new.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        load_arch(path)
