@@ -23,7 +23,8 @@ def test_every_machine_that_is_promised_ships() -> None:
     wanted = (
         "t4 rtx-2080ti titan-rtx v100-sxm2 v100-sxm2-32gb v100-pcie a100-sxm4-40gb a100-sxm4-80gb a100-pcie-80gb a30 "
         "a10 a40 rtx-a6000 rtx-3090 jetson-agx-orin l4 l40 l40s rtx-6000-ada rtx-4090 "
-        "h100-pcie h100-sxm h100-nvl h200-sxm h200-nvl h20 h800-sxm gh200-96gb b200"
+        "h100-pcie h100-sxm h100-nvl h200-sxm h200-nvl h20 h800-sxm gh200-96gb b200 gb200 b300 gb300 "
+        "rtx-5090 rtx-pro-6000"
     )
     assert set(wanted.split()) <= set(ALL)
     assert {"sn40l", "sn40l-256mac", "plasticine"} <= set(ALL)
@@ -92,6 +93,8 @@ PEAKS = [
     ("h100-pcie", {"fp32": 51, "tf32": 378, "bf16": 756, "fp8": 1513, "int8": 1513}),
     ("h100-sxm", {"fp32": 67, "tf32": 494.5, "fp16": 989, "bf16": 989, "fp8": 1979, "int8": 1979}),
     ("b200", {"fp32": 74.5}),
+    ("rtx-5090", {"bf16": 209.5, "fp8": 419, "mxfp8": 838, "nvfp4": 1676, "int8": 838}),
+    ("rtx-pro-6000", {"bf16": 503.8, "fp8": 1007.6, "nvfp4": 2015}),
     ("h20", {"bf16": 148, "fp8": 296, "int8": 296}),
     ("sn40l", {"bf16": 638}),
     ("sn40l-256mac", {"bf16": 638}),
@@ -123,7 +126,8 @@ BUSES = [
     ("a100-sxm4-80gb", 5120),
     ("h100-pcie", 5120),
     ("h100-sxm", 5120),
-    ("b200", 7680),
+    *((name, 7680) for name in ("b200", "gb200", "b300", "gb300")),
+    *((name, 512) for name in ("rtx-5090", "rtx-pro-6000")),
 ]
 
 
@@ -146,8 +150,10 @@ def test_generations_have_what_they_have_and_nothing_more(name: str) -> None:
     assert ("fp8" in formats) == (generation >= 3)
     assert ("int8" in formats) == (generation >= 1)
     lanes = 32 / spec.instruction("ffma", "fp32").interval_cycles * spec.sm.sub_cores
-    assert lanes == (128 if spec.chip in ("GA102", "GA10B", "AD102", "AD104", "GH100", "GB100") else 64)
-    assert spec.l2.partitions == (2 if spec.chip in ("GA100", "GH100", "GB100") else 1)
+    assert lanes == (
+        128 if spec.chip in ("GA102", "GA10B", "AD102", "AD104", "GH100", "GB100", "GB110", "GB202") else 64
+    )
+    assert spec.l2.partitions == (2 if spec.chip in ("GA100", "GH100", "GB100", "GB110") else 1)
     assert spec.has_instruction("mma", "fp16", ("m8n8k4", "m16n8k8", *4 * ["m16n8k16"])[generation])
 
 

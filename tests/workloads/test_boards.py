@@ -7,7 +7,20 @@ import pytest
 from arch.load import load_arch
 from sim import simulate
 
-BOARDS = ("rtx-2080ti", "v100-pcie", "a30", "a40", "jetson-agx-orin", "l4", "rtx-4090", "h100-nvl", "b200")
+BOARDS = (
+    "rtx-2080ti",
+    "v100-pcie",
+    "a30",
+    "a40",
+    "jetson-agx-orin",
+    "l4",
+    "rtx-4090",
+    "h100-nvl",
+    "b200",
+    "b300",
+    "rtx-5090",
+    "rtx-pro-6000",
+)
 """One of each chip that a board has, and one whose tensor cores add in FP32 at half the rate."""
 
 WORKLOADS = (
