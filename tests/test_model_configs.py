@@ -95,6 +95,41 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
     assert report.record.check.passed
 
 
+def test_a_step_of_a_server_takes_prompts_along(tmp_path: Path) -> None:
+    model = written(tmp_path)
+    work = f"llama model={model} phase=decode batch=2 seq=40 page=16 vocab=320 prompts=2 chunk=24 past=8"
+    report = simulate(work, "h100-sxm", check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    steps = Llama(model=model, phase="decode", batch=2, seq=40, page=16, prompts=2, chunk=24, past=8, dtype="bf16")
+    called = [str(step.op) for step in steps.graph(fused=True).steps if step.label == "vllm:unified_attention"]
+    assert ["batch=2" in op and "seq_q=24 seq_k=32" in op for op in called] == [False, True]
+    behind = simulate(f"llama model={model} seq=24 past=8 page=16", "h100-sxm", check=True)
+    assert behind.record.check is not None
+    assert behind.record.check.passed
+
+
+def test_devices_share_out_whole_experts() -> None:
+    op = Llama(model="qwen3-30b-a3b", phase="decode", tp=4, ep=2, dtype="bf16")
+    (experts,) = [step.op for step in op.graph(fused=True).steps if step.label == "vllm:fused_moe"]
+    assert "tp=2 ep=2" in str(experts)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("prompts=2 phase=decode", "phase=decode page=16"),
+        ("prompts=2 page=16", "phase=decode page=16"),
+        ("past=64", "page=16"),
+        ("past=64 phase=decode page=16", "prompts beside a decode"),
+        ("ep=2", "must divide tp=1"),
+    ],
+)
+def test_steps_that_no_server_has_are_refused(keys: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        simulate(f"llama model=tiny {keys}", "h100-sxm")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

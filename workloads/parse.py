@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from arch.digits import whole_size
@@ -34,8 +35,15 @@ def parse_words(words: Iterable[str]) -> Operator:
     if match := written.WORD.fullmatch(word):
         return _of_file([word, *pairs], written.function_of(match["path"], match["function"]))
     cls = operator_class(word)
+    return cls(**values_of(word, cls, pairs, short_words(word)))
+
+
+def values_of(
+    word: str, cls: type, pairs: Iterable[str], given: Mapping[str, int | str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Values of the fields of a declared dataclass that pairs `key=value` give. given: those that its word says."""
     keys = {f.name: f for f in dataclasses.fields(cls)}
-    values: dict[str, int | str] = dict(short_words(word))
+    values: dict[str, Any] = dict(given)
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if key not in keys:
@@ -49,7 +57,7 @@ def parse_words(words: Iterable[str]) -> Operator:
     missing = [name for name in required if name not in values]
     if missing:
         raise InputError(f"{word}: {', '.join(missing)} missing, needed are {', '.join(required)}")
-    return cls(**values)
+    return values
 
 
 def whole_keys(text: str) -> Mapping[str, bool]:

@@ -41,6 +41,10 @@ class Llama(GraphOperator):
     first, and the norm and the product that give the logits of each sequence's last token come last; devices share
     both tables by their rows. Sizes that are given stand in the place of the model's.
 
+    A server prefills prompts in chunks: with `past=n` each sequence has `n` tokens in its cache already, and with
+    `prompts=n` a step of decoding takes along the next `chunk` tokens of `n` prompts, whose cache has `past` each.
+    With `ep=n` experts are shared out over `n` of the `tp` devices, and each of them over the others.
+
     With `overlap=1` the sequences are two halves: sums over devices of one half run on a second stream, beside the
     kernels of the other half. Each half reads all weights.
     """
@@ -58,10 +62,14 @@ class Llama(GraphOperator):
     seq: int = extent(2048, help="tokens of a sequence")
     layers: int = extent(1, help="layers that are run")
     tp: int = extent(1, help="devices that share each layer")
+    ep: int = extent(1, help="of these, devices that share out the experts, whole ones")
     overlap: str = choice("0", ("0", "1"), help="1: sums of one half of the batch beside kernels of the other half")
     page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
     seqlens: str | None = words("tokens of each sequence: numbers, a file or a distribution; default: seq of each")
     seed: int = count(0, help="of lengths that are drawn")
+    past: int = count(0, help="tokens of each prompt that are in its cache already")
+    prompts: int = count(0, help="prompts that a step of decoding prefills beside")
+    chunk: int = extent(512, help="new tokens of each of these prompts")
     vocab: int = count(0, help="tokens of the vocabulary, with embedding and head; 0: layers alone")
     hidden: int | None = derived_extent(help="elements of a token's vector; default: the model's")
     heads: int | None = derived_extent(help="query heads; default: the model's")
@@ -88,11 +96,18 @@ class Llama(GraphOperator):
             lengths("llama seqlens", self.seqlens, self.batch, self.seed)
         self._check_sizes(sizes)
         self._check_overlap()
+        self._check_prompts()
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
         if self.tp not in fits:
             near = max(d for d in fits if d <= self.tp)
             raise InputError(f"llama tp={self.tp}: must share out {sizes.kv_heads} key heads; nearest below: {near}")
+        groups = [d for d in range(1, self.tp + 1) if self.tp % d == 0 and max(sizes.experts, 1) % d == 0]
+        if self.ep not in groups:
+            near = max(d for d in groups if d <= self.ep)
+            raise InputError(
+                f"llama ep={self.ep}: must divide tp={self.tp} and experts={sizes.experts}; nearest below: {near}"
+            )
 
     def _check_sizes(self, sizes: Model) -> None:
         """InputError for sizes that do not go together."""
@@ -121,6 +136,18 @@ class Llama(GraphOperator):
         if self.seqlens is not None:
             raise InputError(f"llama seqlens={self.seqlens}: overlap=1 needs sequences of one length; nearest: seq")
 
+    def _check_prompts(self) -> None:
+        """InputError for prompts and tokens of them that this phase has not."""
+        decode = self.phase == "decode"
+        if self.prompts and not (decode and self.page and self.overlap == "0"):
+            rule = "a step of phase=decode with a cache in pages, and without overlap; nearest: phase=decode page=16"
+            raise InputError(f"llama prompts={self.prompts}: goes with {rule}")
+        if self.past and not (self.prompts if decode else self.page and self.seqlens is None):
+            rule = (
+                "prompts beside a decode" if decode else "a prefill of equal sequences with a cache in pages, page=16"
+            )
+            raise InputError(f"llama past={self.past}: goes with {rule}")
+
     @property
     def sizes(self) -> Model:
         """Sizes of the model, with those that are given in their place."""
@@ -134,6 +161,7 @@ class Llama(GraphOperator):
         asked = {
             "overlap": int(self.overlap),
             "page": self.page,
+            "ep": self.ep - 1 and self.ep,
             "vocab": self.vocab,
             "experts": sizes.experts,
             "head_dim": self.head_dim
@@ -196,6 +224,26 @@ def _overlapped(op: Llama, fused: bool) -> Graph:
     return g.build(*(d.last(d.joined(x, found)) for d, x, found in zip(halves, xs, sums, strict=True)))
 
 
+_LENGTHS = ("seq_q", "seq_k", "seqlens_q", "seqlens_k")
+"""Keys of attention and of the write to its cache."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Sequences that one call of attention is for. name: before names of what they alone have. slots, lookup: where
+    their new and their other tokens lie in a cache in pages."""
+
+    op: Attention
+    name: str
+    slots: Value | None = None
+    lookup: tuple[Value, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all of them."""
+        return sum(self.op.lengths_q)
+
+
 class _Decoder:
     """Writes the layers for the sequences of `op` into a graph.
 
@@ -215,16 +263,26 @@ class _Decoder:
             window=self.sizes.window,
             dtype=op.product_out or self.dtype, seed=op.seed, **self._lengths(op),
         ).with_defaults(self.dtype)  # fmt: skip
-        self.tokens = sum(self.attention_op.lengths_q)
-        if op.page:
-            self.slots = self.g.tensor(f"{name}slots", self.tokens, "int32")
-            names = [operand for operand in self.attention_op.operands if operand.name in ("page_table", "seqlens")]
-            self.lookup = tuple(self.g.tensor(name + o.name, math.prod(o.shape), "int32") for o in names)
+        self.parts = [self._part(self.attention_op, name)]
+        if op.prompts:
+            prefilled = dataclasses.replace(
+                self.attention_op, batch=op.prompts, seq_q=op.chunk, seq_k=op.past + op.chunk, seqlens_k=None
+            )
+            self.parts.append(self._part(prefilled, f"{name}prompts."))
+        self.tokens = sum(part.tokens for part in self.parts)
+
+    def _part(self, op: Attention, name: str) -> _Part:
+        """Sequences that one attention is for, with what says where their keys lie."""
+        if not op.page:
+            return _Part(op, name)
+        names = [operand for operand in op.operands if operand.name in ("page_table", "seqlens")]
+        lookup = tuple(self.g.tensor(name + o.name, math.prod(o.shape), "int32") for o in names)
+        return _Part(op, name, self.g.tensor(f"{name}slots", sum(op.lengths_q), "int32"), lookup)
 
     def _lengths(self, op: Llama) -> dict[str, Any]:
         """New tokens and keys of each sequence, as operators name them."""
         if op.seqlens is None:
-            return {"seq_q": self.new, "seq_k": op.seq}
+            return {"seq_q": self.new, "seq_k": op.seq + (op.past if op.phase != "decode" else 0)}
         return {"seq_q": 1, "seqlens_k": op.seqlens} if op.phase == "decode" else {"seqlens_q": op.seqlens}
 
     def whole(self) -> Value:
@@ -278,9 +336,9 @@ class _Decoder:
 
     def _head(self, x: Value) -> Value:
         """Logits of each sequence's last token."""
-        hidden, batch = self.sizes.hidden, self.op.batch
+        hidden, batch = self.sizes.hidden, sum(part.op.batch for part in self.parts)
         x = self._norm(x, "norm")
-        if self.new > 1:
+        if self.tokens > batch:
             last = self.g.tensor(f"{self.name}last_tokens", batch, "int32")
             op = Gather(rows=batch, cols=hidden, of=self.tokens, dtype=self.dtype)
             x = self.g.call("aten::index_select", op, x, last)
@@ -298,14 +356,30 @@ class _Decoder:
         if sizes.qk_norm:
             q, k = self._norm(q, f"{layer}.q_norm", self.head_dim), self._norm(k, f"{layer}.k_norm", self.head_dim)
         q = self._rotate(q)
-        lookup: tuple[Value, ...]
-        if op.page:
-            lookup = (*self._cached(self._rotate(k), v, layer), *self.lookup)
-        else:
-            lookup = self._together(k, v, layer)
-        label = "vllm:unified_attention" if op.page else "aten::scaled_dot_product_attention"
-        attended = self.g.product(label, self.attention_op, q, *lookup)
+        attended = self._paged(q, self._rotate(k), v, layer) if op.page else self._plain(q, k, v, layer)
         return self._linear(attended, f"{layer}.out", sizes.hidden)
+
+    def _plain(self, q: Value, k: Value, v: Value, layer: str) -> Value:
+        """Attention where the keys of a sequence lie together."""
+        operands = (q, *self._together(k, v, layer))
+        return self.g.product("aten::scaled_dot_product_attention", self.attention_op, *operands)
+
+    def _paged(self, q: Value, k: Value, v: Value, layer: str) -> Value:
+        """Attention over caches in pages: one call for the sequences that decode, one for prompts beside them."""
+        label = "vllm:unified_attention"
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            return self.g.product(label, part.op, q, *self._cached(k, v, layer, part), *part.lookup)
+        out, at = self.g.empty(f"{layer}.attended", q.size, q.dtype), 0
+        for part in self.parts:
+            own = [
+                value.slice(at * value.size // self.tokens, part.tokens * value.size // self.tokens)
+                for value in (q, k, v, out)
+            ]
+            cached = self._cached(own[1], own[2], layer, part)
+            self.g.product(label, part.op, own[0], *cached, *part.lookup, into=own[3])
+            at += part.tokens
+        return out
 
     def _together(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
         """Keys and values of all tokens, those of each sequence together."""
@@ -320,17 +394,19 @@ class _Decoder:
         self._pointwise("copy", v, into=values.slice(at, v.size))
         return keys, values
 
-    def _cached(self, k: Value, v: Value, layer: str) -> tuple[Value, Value]:
+    def _cached(self, k: Value, v: Value, layer: str, part: _Part) -> tuple[Value, Value]:
         """The cache in pages with the new tokens in it."""
-        op = self.op
+        op = part.op
+        own = {key: value for key in _LENGTHS if (value := getattr(op, key)) is not None}
         write = KvWrite(
             batch=op.batch, kv_heads=self.kv_heads, head_dim=self.head_dim, page=op.page, dtype=self.dtype,
-            seed=op.seed, **self._lengths(op),
+            seed=op.seed, **own,
         )  # fmt: skip
-        size = self.attention_op.all_pages * op.page * self.kv_heads * self.head_dim
-        keys, values = (self.g.tensor(f"{self.name}{layer}.{name}", size, self.dtype) for name in ("keys", "values"))
+        size = op.all_pages * op.page * self.kv_heads * self.head_dim
+        keys, values = (self.g.tensor(f"{part.name}{layer}.{name}", size, self.dtype) for name in ("keys", "values"))
         into = (keys, values)
-        self.g.calls("vllm:reshape_and_cache_flash", write, k, v, self.slots, *into, into=into)
+        assert part.slots is not None
+        self.g.calls("vllm:reshape_and_cache_flash", write, k, v, part.slots, *into, into=into)
         return into
 
     def _gated(self, x: Value, layer: str) -> Value:
@@ -349,7 +425,7 @@ class _Decoder:
         logits = self._linear(normed, f"{layer}.router", sizes.experts)
         op = Moe(
             tokens=self.tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
-            tp=self.op.tp, router="1", dtype=dtype,
+            tp=self.op.tp // self.op.ep, ep=self.op.ep, router="1", dtype=dtype,
         )  # fmt: skip
         weights = (
             self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape)) for operand in op.operands[-2:]

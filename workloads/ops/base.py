@@ -110,8 +110,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         """Checks every field; InputError names the key, the value and the rule."""
-        for f in fields(self):
-            _check(self.word, f.name, getattr(self, f.name), f.default is None, f.metadata)
+        check_fields(self.word, self)
 
     def __str__(self) -> str:
         """The operator as people type it, keys at their default left out: `gemm m=64 n=64 k=32 dtype=fp16`."""
@@ -240,6 +239,12 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, d
     if dtype == "bool":
         values = values > 0
     return round_to(values if format_of(dtype).signed else np.abs(values), dtype)
+
+
+def check_fields(word: str, declared: Any) -> None:
+    """Checks every field of a dataclass whose fields are declared as those of operators; InputError names the key."""
+    for f in fields(declared):
+        _check(word, f.name, getattr(declared, f.name), f.default is None, f.metadata)
 
 
 def _check(word: str, key: str, value: Any, optional: bool, meta: Mapping[str, Any]) -> None:

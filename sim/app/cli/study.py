@@ -1,4 +1,4 @@
-"""Subcommands of studies: sweep, sensitivity, optimize, check, history, diff; imports happen when they run."""
+"""Subcommands of studies: sweep, serve, sensitivity, optimize, check, history, diff; imports happen when they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ TABLES = (".csv", ".parquet")
 
 def add_commands(commands: Any) -> None:
     """Adds the parsers of studies to the command line's."""
-    for add in (_add_sweep, _add_sensitivity, _add_optimize, _add_check, _add_history, _add_grade, _add_diff):
+    for add in (
+        _add_sweep,
+        _add_serve,
+        _add_sensitivity,
+        _add_optimize,
+        _add_check,
+        _add_history,
+        _add_grade,
+        _add_diff,
+    ):
         add(commands)
 
 
@@ -40,6 +49,32 @@ def _add_sweep(commands: Any) -> None:
     )
     arguments.add_output(sweep)
     sweep.set_defaults(command=_sweep)
+
+
+def _add_serve(commands: Any) -> None:
+    """Adds the parser of `serve`."""
+    serve = commands.add_parser(
+        "serve", help="a model behind a server: latency and throughput by concurrency", allow_abbrev=False
+    )
+    add: arguments.Add = serve.add_argument
+    add("operator", metavar="MODEL", help="a published model (docs/models.md), or the path of its config.json")
+    add("keys", nargs="*", default=[], metavar="k=v", help="tp, ep, dp, isl, osl, concurrency, budget, prefill, ...")
+    serve.set_defaults(file=None)
+    add("--arch", action="append", default=[], metavar="A", help="preset or machine file; may be repeated")
+    add(
+        "--vary", nargs="+", action="append", default=[], metavar="KEY=VALUES",
+        help="as in sweep: concurrency=1:256:*2, tp=2,4, dram.bandwidth=3TB/s,5TB/s, arch=h100-sxm,h200-sxm",
+    )  # fmt: skip
+    arguments.add_overrides(serve)
+    add(
+        "--schedule", default="fused_graph", metavar="S",
+        help="how a step of decoding is called: fused_graph (default), graph, fused or eager",
+    )  # fmt: skip
+    add("--clock", default="sustained", metavar="CLOCK", help="sustained (default), isolated, or locked: '1.41 GHz'")
+    add("--joins", action="store_true", help="simulate steps between the grid's points, too: what joining costs")
+    arguments.add_running(serve)
+    arguments.add_output(serve)
+    serve.set_defaults(command=_serve)
 
 
 def _add_sensitivity(commands: Any) -> None:
@@ -190,6 +225,19 @@ def _sweep(options: argparse.Namespace) -> int:
 def _sweep_figure(found: Sweep, options: argparse.Namespace) -> Any:
     drawn = found.plot_pareto(*options.pareto) if options.pareto else found.plot(options.metric, kind=options.kind)
     return drawn.figure
+
+
+def _serve(options: argparse.Namespace) -> int:
+    picture = arguments.picture(options)
+    from sim.app.serving.curve import serve
+
+    how = {name: getattr(options, name) for name in ("set", "schedule", "clock", "joins")}
+    with arguments.counted(options.workload) as progress:
+        found = serve(options.workload, options.arch, options.vary, progress=progress, **_running(options), **how)
+    arguments.show(found, options.json)
+    if picture:
+        arguments.save(lambda: found.plot().figure, picture)
+    return 0
 
 
 def _sensitivity(options: argparse.Namespace) -> int:

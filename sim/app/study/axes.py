@@ -54,7 +54,8 @@ class Axis:
 @dataclass(frozen=True)
 class Base:
     """What a study starts from: everything that its axes leave alone. archs: every machine of the study. choice: how
-    schedules are chosen, in words."""
+    schedules are chosen, in words. keys: of what is run, and whether their values are whole numbers, where it is no
+    operator."""
 
     workload: str
     archs: tuple[str, ...]
@@ -62,6 +63,12 @@ class Base:
     schedule: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     choice: str = ""
+    keys: Mapping[str, bool] | None = None
+
+    @property
+    def whole_keys(self) -> Mapping[str, bool]:
+        """Keys of what is run, and whether their values are whole numbers."""
+        return whole_keys(self.workload) if self.keys is None else self.keys
 
     @property
     def asked(self) -> Asked:
@@ -139,6 +146,14 @@ def points(base: Base, axes: Sequence[Axis]) -> list[Point]:
 
     A machine that some values do not fit is a point with the reason; if that holds for all, InputError with the first.
     """
+    found = [_point(base, values) for values in combinations(base, axes)]
+    if all(point.case is None for point in found):
+        raise InputError(found[0].reason)
+    return found
+
+
+def combinations(base: Base, axes: Sequence[Axis]) -> list[dict[str, str]]:
+    """The values of every combination of machines and axes, the last axis fastest."""
     axes = list(axes)
     named = [key for axis in axes for key in axis.keys]
     doubled = next((key for key in named if named.count(key) > 1), None)
@@ -151,15 +166,10 @@ def points(base: Base, axes: Sequence[Axis]) -> list[Point]:
         raise InputError(
             f"--vary: {count} combinations, at most {MOST_POINTS}; take longer steps or zip the keys in one --vary"
         )
-    found = []
-    for position in itertools.product(*(axis.values for axis in axes)):
-        values = {
-            k: v for axis, texts in zip(axes, position, strict=True) for k, v in zip(axis.keys, texts, strict=True)
-        }
-        found.append(_point(base, values))
-    if all(point.case is None for point in found):
-        raise InputError(found[0].reason)
-    return found
+    return [
+        {k: v for axis, texts in zip(axes, position, strict=True) for k, v in zip(axis.keys, texts, strict=True)}
+        for position in itertools.product(*(axis.values for axis in axes))
+    ]
 
 
 def point_at(base: Base, axes: Sequence[Axis], places: Sequence[int]) -> Point:
@@ -214,7 +224,7 @@ def _kind(key: str, base: Base) -> tuple[Unit | None, bool]:
     """The unit of a key's values, and whether they are whole numbers. InputError if there is no such key."""
     if key in RUN_KEYS:
         return None, False
-    fields = whole_keys(base.workload)
+    fields = base.whole_keys
     if key in fields:
         return None, fields[key]
     models = _models(base)

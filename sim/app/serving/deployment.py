@@ -1,0 +1,172 @@
+"""What is deployed: a model, the devices that share it, the requests that come, and how the server batches them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
+from arch.spec import MachineSpec
+from sim.app.report.text import bytes_text
+from workloads.graphs.llama import Llama
+from workloads.graphs.models import Model, model_of
+from workloads.ops.base import check_fields, choice, count, extent, number_format, words
+from workloads.parse import values_of
+
+_MOST_DOUBLINGS = 7
+"""How often devices are doubled in search of what fits."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model, `gpus` that share it, and `concurrency` clients, each of which sends its next request when the one
+    before is answered.
+
+    A step of the server has at most `budget` tokens. With `prefill=mixed` a step decodes one token of every sequence
+    and takes along as many tokens of waiting prompts as fit (chunked prefill); with `prefill=alone` steps of prompts
+    come first, and have no other sequences. Lengths of prompts and answers are drawn evenly within `spread` percent.
+    """
+
+    model: str = words("a published model, or the path of a config.json")
+    isl: int = extent(1024, help="tokens of a prompt")
+    osl: int = extent(1024, help="tokens of an answer")
+    concurrency: int = extent(16, help="requests at once")
+    tp: int = extent(1, help="devices that share each layer")
+    ep: int = extent(1, help="of these, devices that share out the experts, whole ones")
+    dp: int = extent(1, help="copies of the model, each on tp devices, that share the requests")
+    page: int = extent(16, help="tokens of a page of the cache")
+    budget: int = extent(2048, help="most tokens of a step")
+    prefill: str = choice(
+        "mixed", ("mixed", "alone"), help="prompts beside the sequences that decode, or by themselves"
+    )
+    spread: int = count(0, help="percent by which lengths differ from their mean; 0: all alike")
+    host: int = count(0, help="microseconds between two steps in which the device waits for the host")
+    memory: int = extent(90, help="percent of the device's memory for weights, cache and activations")
+    dtype: str | None = number_format("of products; default: the machine's, or bf16")
+
+    def __post_init__(self) -> None:
+        """Checks each key, and that the keys go together."""
+        check_fields("serve", self)
+        for key in ("memory", "spread"):
+            if getattr(self, key) > (most := {"memory": 100, "spread": 90}[key]):
+                raise InputError(f"serve {key}={getattr(self, key)}: at most {most} percent")
+        if self.concurrency < self.dp:
+            raise InputError(f"serve dp={self.dp}: more copies than concurrency={self.concurrency}")
+        self.step(phase="decode", seq=1, page=self.page)
+
+    @classmethod
+    def of(cls, text: str) -> Deployment:
+        """A deployment as people type it, the model first: `qwen3-32b tp=2 isl=1024`."""
+        name, *pairs = text.split()
+        return cls(**{"model": name, **values_of("serve", cls, pairs)})
+
+    def __str__(self) -> str:
+        """As people type it, keys at their default left out."""
+        given = (f for f in fields(self)[1:] if getattr(self, f.name) != f.default)
+        return " ".join([self.model, *(f"{f.name}={getattr(self, f.name)}" for f in given)])
+
+    @functools.cached_property
+    def sizes(self) -> Model:
+        """Sizes of the model."""
+        return model_of(self.model)
+
+    @property
+    def gpus(self) -> int:
+        """Devices of all copies."""
+        return self.tp * self.dp
+
+    @property
+    def clients(self) -> int:
+        """Requests at once of one copy, of the busiest."""
+        return -(-self.concurrency // self.dp)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self._most(self.isl) + self._most(self.osl)
+
+    def _most(self, tokens: int) -> int:
+        return tokens * (100 + self.spread) // 100
+
+    def step(self, **keys: Any) -> Llama:
+        """A step of one copy: all layers with embedding and head, and `keys` of the operator."""
+        whole = {"layers": self.sizes.layers, "vocab": self.sizes.vocab}
+        return Llama(model=self.model, tp=self.tp, ep=self.ep, dtype=self.dtype, **(whole | keys))
+
+
+WHOLE_KEYS: Mapping[str, bool] = {f.name: f.metadata["kind"] == "extent" for f in fields(Deployment)}
+"""Keys of a deployment, and whether their values are whole numbers."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device. token: of the cache, of one token. free: what weights and activations leave to the cache."""
+
+    weights: int
+    activations: int
+    token: int
+    free: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the cache holds."""
+        return max(0, self.free) // self.token
+
+    def sequences(self, deployment: Deployment) -> int:
+        """Sequences at once whose cache has room to their last token."""
+        pages = -(-deployment.longest // deployment.page)
+        return self.tokens // (pages * deployment.page)
+
+    @classmethod
+    def of(cls, deployment: Deployment, machine: MachineSpec) -> Memory:
+        """What a deployment needs on a machine."""
+        sizes = deployment.sizes
+        seq = min(deployment.budget, deployment.isl)
+        op = deployment.step(layers=1, batch=max(1, deployment.budget // seq), seq=seq, page=deployment.page)
+        graph = op.with_defaults(machine.default_dtype).graph(fused=True)
+        weights = {name: size for name, size in graph.sizes_bytes.items() if re.search(r"_(weight|bias)$", name)}
+        layer = sum(size for name, size in weights.items() if name[0].isdigit())
+        all_weights = layer * sizes.layers + sum(weights.values()) - layer
+        activations = graph.addresses()[1] - sum(graph.sizes_bytes[name] for name in graph.inputs)
+        heads = max(1, sizes.kv_heads // deployment.tp)
+        token = (
+            2
+            * sizes.layers
+            * heads
+            * sizes.head_elements
+            * DTYPE_BYTES[op.with_defaults(machine.default_dtype).between]
+        )
+        room = machine.dram.size_bytes * deployment.memory // 100  # type: ignore[attr-defined]
+        return cls(all_weights, activations, token, room - all_weights - activations)
+
+
+def fitted(deployment: Deployment, machine: MachineSpec) -> Memory:
+    """The memory of a deployment; InputError, with the nearest one that fits, where no sequence has room."""
+    memory = Memory.of(deployment, machine)
+    if memory.sequences(deployment):
+        return memory
+    needs = f"weights of {bytes_text(memory.weights)} and activations of {bytes_text(memory.activations)}"
+    one = f"a sequence of {deployment.longest} tokens takes {bytes_text(memory.token * deployment.longest)} of cache"
+    room = f"{deployment.memory} % of {machine.name}'s memory"
+    near = [str(found) for found in _nearest(deployment, machine)]
+    right = f"; nearest that fits: {' or '.join(near)}" if near else "; no number of devices makes it fit"
+    raise InputError(f"serve {deployment}: {needs} leave no room in {room}: {one}{right}")
+
+
+def _nearest(deployment: Deployment, machine: MachineSpec) -> Iterator[Deployment]:
+    """The fewest more devices with which it fits, and a narrower format if it does with that."""
+
+    def fits(other: Deployment) -> bool:
+        return Memory.of(other, machine).sequences(other) > 0
+
+    with contextlib.suppress(InputError):  # heads cannot be shared out further
+        more = (replace(deployment, tp=deployment.tp << n) for n in range(1, _MOST_DOUBLINGS))
+        yield from itertools.islice(filter(fits, more), 1)
+    if deployment.dtype is None and fits(narrow := replace(deployment, dtype="fp8")):
+        yield narrow
