@@ -464,3 +464,65 @@ def dsmem_reads(ctas: int, cluster: int, trips: int, *, writes: bool = False) ->
                 r.run("iadd", 4, dtype="int32", dst=value.whole, srcs=(value.whole,), after=("loads",))
         r.cluster_sync()
     return _program("dsmem_reads", [], kernel.build())
+
+
+# -------------------------------------------------------- as SemiAnalysisAI/microbench-blackwell: streams of DRAM
+
+
+def tma_stream(ctas: int, box: tuple[int, int], stages: int, trips: int) -> Program:
+    """One warp an SM loads boxes (columns, rows) of fp32 by TMA, `stages` of them on their way, `trips` in all."""
+    columns, rows = box
+    x = GlobalTensor("x", (ctas * rows * trips, columns), "fp32", (columns, 1), "input")
+    kernel = KernelBuilder("tma_stream", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (rows, columns), "fp32", stages=stages)
+    full = kernel.mbarrier("full", stages, 1)
+    with kernel.role("warp", warps=1, registers=32) as r, r.loop("i", trips + stages) as i:
+        with r.when(i >= stages):
+            r.mbarrier_wait(full, i % stages, i // stages - 1)
+        with r.when(i < trips):
+            r.mbarrier_expect(full, i % stages, rows * columns * 4)
+            r.tma_load(tile[i % stages, 0:rows, :], x[(i * ctas + CTA_X) * rows : rows, :], full, i % stages)
+    return _program("tma_stream", [x], kernel.build())
+
+
+def shared_tiles(
+    ctas: int, box: tuple[int, int], trips: int, cluster: int, sharing: int, *, multicast: bool
+) -> Program:
+    """Four warps an SM, each a box (columns, rows) of fp32 by TMA at a time; the cluster's CTAs meet behind each.
+
+    sharing: neighbouring CTAs that load the same boxes; multicast: the first one of the cluster loads for all.
+    """
+    columns, rows = box
+    groups = ctas // sharing
+    x = GlobalTensor("x", (groups * 4 * rows * trips, columns), "fp32", (columns, 1), "input")
+    kernel = KernelBuilder("shared_tiles", (ctas, 1, 1), (cluster, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (rows, columns), "fp32", stages=4)
+    kernel.shared("whole", (_WHOLE_SM - 16 * rows * columns,), "int8") if 16 * rows * columns < _WHOLE_SM else None
+    full = kernel.mbarrier("full", 4, 1)
+    with kernel.role("warps", warps=4, registers=32) as r, r.loop("i", trips) as i:
+        source = x[((i * groups + CTA_X // sharing) * 4 + WARP) * rows : rows, :]
+        r.mbarrier_expect(full, WARP, rows * columns * 4)
+        if multicast:
+            with r.when(CTA_X % cluster < 1):
+                r.tma_load(tile[WARP, 0:rows, :], source, full, WARP, multicast=(1 << cluster) - 1)
+        else:
+            r.tma_load(tile[WARP, 0:rows, :], source, full, WARP)
+        r.mbarrier_wait(full, WARP, i)
+        r.cluster_sync()
+    return _program("shared_tiles", [x], kernel.build())
+
+
+def copy_stream(ctas: int, threads: int, width: int, stages: int, trips: int) -> Program:
+    """`ctas` CTAs copy neighbouring pieces of `width` bytes a thread by cp.async, `stages` groups on their way."""
+    element = {4: "fp32", 8: "fp64", 16: "fp64"}[width]
+    piece = WARP_SIZE * max(1, width // 8)
+    block = threads // WARP_SIZE * piece
+    x = GlobalTensor("x", (ctas * block * trips,), element, (1,), "input")
+    kernel = KernelBuilder("copy_stream", (ctas, 1, 1), code_bytes=_SMALL_CODE)
+    tile = kernel.shared("tile", (block,), element, stages=stages)
+    with kernel.role("warps", warps=threads // WARP_SIZE, registers=32) as r, r.loop("i", trips) as i:
+        r.cp_wait(stages - 1)
+        source = x[(i * ctas + CTA_X) * block + WARP * piece : piece]
+        r.cp_async(tile[i % stages, WARP * piece : piece], source, 1, vector_bytes=width)
+        r.cp_commit()
+    return _program("copy_stream", [x], kernel.build())
