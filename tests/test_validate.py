@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from sim.app.study.store import ResultStore
 from sim.app.study.validate import Outcome, Validation, select, validate
 from sim.host.scopes import Replayed
 from tests.study.work import answer_of
+from workloads.accuracy.splits import SPLITS, split
 from workloads.parse import parse
-from workloads.silicon import HALVES, Row, environment_of, half, packaged_rows, read_rows
+from workloads.silicon import Row, environment_of, packaged_rows, read_rows
 from workloads.silicon.rows import COLUMNS
 
 ROW = Row("h100-sxm", "gemm", "bf16", "m=64 n=64 k=64", "vendor", 100.0, "kernel", 0.0, "cold", "A", "here", "url")
@@ -219,18 +221,23 @@ def test_select_filters_and_names_the_nearest() -> None:
         ("h100-sxm", "gemm", "bf16", "xla_matmul_table")
     }
     assert select(rows) == rows
-    halves = [select(rows, half=[half]) for half in HALVES]
-    assert sorted(map(str, halves[0] + halves[1])) == sorted(map(str, rows))
+    parts = [select(rows, split=[name]) for name in SPLITS]
+    assert sorted(str(row) for part in parts for row in part) == sorted(map(str, rows))
     with pytest.raises(InputError, match=r"machine h100-sxn; nearest: h100-sxm"):
         select(rows, arch=["h100-sxn"])
 
 
-def test_a_row_belongs_to_a_half_by_its_shape_alone() -> None:
-    shapes = [f"m={m} n=64 k=64" for m in (1, 2, 3, 64)]
-    first_bytes = [hashlib.sha256(shape.encode()).digest()[0] for shape in shapes]
-    assert [half(shape) for shape in shapes] == [("fitted", "held")[byte % 2] for byte in first_bytes]
-    assert half(" m=64 n=64 k=64 ") == half("m=64 n=64 k=64") == ROW.half
-    assert dataclasses.replace(ROW, machine="t4", source="x").half == ROW.half
+def test_a_row_is_fitted_by_its_shape_alone_and_sealed_by_its_source_too() -> None:
+    shapes = [f"m={m} n=64 k=64" for m in (1, 2, 3, 4, 5, 64)]
+    byte = lambda text: hashlib.sha256(text.encode()).digest()[0]  # noqa: E731
+    for shape in shapes:
+        other = "held" if byte(f"x {shape}") % 3 else "sealed"
+        assert split(shape, "x") == ("fitted" if byte(shape) % 2 == 0 else other)
+        assert (split(shape, "y") == "fitted") == (split(shape, "x") == "fitted")
+    assert split(" m=64 n=64 k=64 ", ROW.source) == split("m=64 n=64 k=64", ROW.source) == ROW.split
+    counts = Counter(row.split for row in packaged_rows())
+    assert 0.4 < counts["fitted"] / counts.total() < 0.6
+    assert 0.25 < counts["sealed"] / (counts["held"] + counts["sealed"]) < 0.42
 
 
 def test_rows_run_at_the_clock_that_was_measured(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 from dataclasses import dataclass
 
 from scripts.lab.data import LAB
-from workloads.silicon.rows import Half, half
+from workloads.accuracy.splits import Half, half
 
 CHOICES_CSV = LAB / "cublas_choices.csv"
 

@@ -27,7 +27,7 @@ from sim.engine.clock import PS_PER_S
 from sim.gpu.counters import Counter
 from sim.gpu.power.energy import EnergyModel
 from sim.memory.counters import MemoryCounter
-from workloads.silicon.rows import half
+from workloads.accuracy.splits import half
 
 POWER_CSV = LAB / "h100_power.csv"
 PAGE = DOCS / "accuracy" / "power.md"

@@ -17,7 +17,6 @@ from arch.errors import InputError
 NAMES = {
     "accuracy": "scripts.tables.accuracy",
     "compiled": "scripts.lab.compiled",
-    "errors": "scripts.tables.errors",
     "laws": "scripts.tables.laws",
     "libraries": "scripts.tables.libraries",
     "power": "scripts.lab.power",

@@ -1,86 +1,179 @@
-"""Writes what `tilewave archs` says of each machine's accuracy, from a validation of the rows that were held back.
+"""Writes what the pages say of accuracy, from `workloads/accuracy/results.csv`, which `scripts/accuracy` makes.
 
-    tilewave validate --half held --json > held.json
-    scripts/docs tables accuracy held.json [MORE.json ...] [--keep]
+    scripts/docs tables accuracy
 
-Rows of the half on which figures may be calibrated are refused. Several files are joined: a long validation can be run
-machine by machine. With --keep, a machine's operator of which the files have no row keeps its line. The first table of
-README.md gets the same errors, of groups of five rows and more.
+README gets one line by machine; `docs/validation.md` all groups, what did not run, and whether the intervals of reports
+hold; a page of a topic its groups; `docs/images/intervals.svg` the intervals at other shares.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from arch.errors import InputError
-from scripts.tables.place import DOCS, printed, put, today
-from workloads.silicon.accuracy import ACCURACY_CSV, COLUMNS
+from scripts.tables.place import DOCS, put
+from sim.app.trust import board_of
+from workloads.accuracy.known import SHARE, Case, holds, known, word_and_kind
+from workloads.accuracy.results import Errors, Result, judges, read_results
 
-PAGE = DOCS.parent / "README.md"
-FEWEST = 5
-"""Rows of a group below which README does not quote its error."""
+PAGE = None
+README = DOCS.parent / "README.md"
+VALIDATION = DOCS / "validation.md"
+TOPICS: Mapping[Path, tuple[str, ...]] = {
+    DOCS / "accuracy" / "collectives.md": ("all_reduce", "reduce_scatter", "all_gather", "alltoall"),
+}
+"""Pages that have the groups of some operators."""
+
+PICTURE = DOCS / "images" / "intervals.svg"
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+LONG_US = 10
+"""README quotes kernels that were measured to take longer than this."""
+FEWEST = 20
+"""Rows of a machine that README quotes."""
+SCOPE_OF_HOST = "host"
 
 
-def table(rows: Iterable[Mapping[str, Any]], date: str) -> list[dict[str, str]]:
-    """One line a machine and operator, of a validation's `rows`. InputError for a row of the fitted half."""
-    errors: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        if row["half"] != "held":
-            raise InputError(f"{row['machine']} {row['op']} {row['shape']} is of the half that may be calibrated on")
-        errors.setdefault((row["machine"], row["op"]), []).append(row["error_percent"])
+def quoted(results: Iterable[Result]) -> str:
+    """README's line: errors by machine, of rows on which nothing was calibrated, without those that the host bounds."""
+    by_machine = defaultdict(list)
+    for result in results:
+        if result.split != "fitted" and result.measured_us > LONG_US and result.scope != SCOPE_OF_HOST:
+            by_machine[result.machine].append(result)
+    found = {machine: Errors.of(rows) for machine, rows in sorted(by_machine.items())}
+    cells = [f"{machine} {e.mean:.0f} % ({e.rows} rows)" for machine, e in found.items() if e and e.rows >= FEWEST]
+    return ", ".join(cells)
+
+
+def _cells(results: Sequence[Result]) -> list[str]:
+    """Number, mean absolute error, median, bias and worst of some rows; empty without one."""
+    found = Errors.of(results)
+    if found is None:
+        return ["", "", "", "", ""]
     return [
-        {
-            "machine": machine,
-            "op": op,
-            "rows": str(len(found)),
-            "mape_percent": f"{sum(map(abs, found)) / len(found):.1f}",
-            "bias_percent": f"{sum(found) / len(found):+.1f}",
-            "date": date,
-        }
-        for (machine, op), found in sorted(errors.items())
+        str(found.rows), f"{found.mean:.1f}", f"{found.median:.1f}", f"{found.bias:+.1f}", f"{found.worst:+.0f}",
+    ]  # fmt: skip
+
+
+def groups(results: Iterable[Result]) -> str:
+    """Errors by group: of held rows, of fitted ones, and the mean of sealed ones."""
+    lines = [
+        "| machine | operator | format | schedule | source | held | mean | median | bias | worst "
+        "| fitted | mean | median | bias | worst | sealed | mean | run |",
+        "|" + "---|" * 18,
     ]
+    by_group: dict[tuple[str, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        if result.ran:
+            by_group[result.group].append(result)
+    for group, rows in sorted(by_group.items()):
+        held, fitted, sealed = ([r for r in rows if r.split == split] for split in ("held", "fitted", "sealed"))
+        days = min(result.day for result in rows)
+        cells = [*group, *_cells(held), *_cells(fitted), *_cells(sealed)[:2], days]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def quoted(lines: Iterable[Mapping[str, str]]) -> str:
-    """The table as one sentence, by operator."""
-    found = sorted(
-        (line for line in lines if int(line["rows"]) >= FEWEST), key=lambda line: (line["op"], line["machine"])
+def not_run(results: Iterable[Result]) -> str:
+    """How many rows of a source did not run, and why."""
+    counts = Counter((result.source, result.kernel) for result in results if not result.ran)
+    lines = ["| rows that did not run | source | reason |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {count} | {source} | {why} |" for (source, why), count in sorted(counts.items()))])
+
+
+def sealed_cases(results: Iterable[Result], share: float) -> Iterator[tuple[Result, bool]]:
+    """Sealed rows, and whether the interval that held rows give for them holds them."""
+    for result in results:
+        if result.ran and result.split == "sealed":
+            said = known(_case(result), judges(), board_of, share)
+            if said:
+                yield result, holds(said, result.error_percent)
+
+
+def left_out(results: Iterable[Result], share: float) -> Iterator[tuple[Result, bool]]:
+    """Rows of boards as if none of the board's rows were known."""
+    others: Callable[[str], tuple[Result, ...]] = functools.cache(
+        lambda machine: tuple(result for result in judges() if result.machine != machine)
     )
-    by_op = [
-        f"{op} " + ", ".join(f"{float(line['mape_percent']):.0f} % ({line['machine']})" for line in of_op)
-        for op, of_op in groupby(found, key=lambda line: line["op"])
-    ]
-    return f"{max((line['date'] for line in found), default='never')}: {'; '.join(by_op)}"
+    for result in results:
+        if result.ran and result.split != "fitted":
+            said = known(_case(result), others(result.machine), board_of, share)
+            if said:
+                yield result, holds(said, result.error_percent)
+
+
+def _case(result: Result) -> Case:
+    return Case(board_of(result.machine), result.op, result.dtype, result.simulated_us)
+
+
+def intervals(results: Sequence[Result]) -> str:
+    """What share of rows the intervals of 80 % hold: by kind of operator, and of boards that are left out."""
+    lines = ["| rows | number | held by their interval |", "|---|---|---|"]
+    cases = list(sealed_cases(results, SHARE))
+    by_kind = {kind: [ok for r, ok in cases if word_and_kind(r.op)[1] == kind] for kind in kinds(cases)}
+    lines += _shares({"sealed rows": [ok for _, ok in cases]} | {f"of them {k}": found for k, found in by_kind.items()})
+    cases = list(left_out(results, SHARE))
+    by_board = {board: [ok for r, ok in cases if r.machine == board] for board in sorted({r.machine for r, _ in cases})}
+    lines += _shares(
+        {"held and sealed rows of boards left out one at a time": [ok for _, ok in cases]}
+        | {f"of them {board}": found for board, found in by_board.items() if len(found) >= FEWEST}
+    )
+    return "\n".join(lines)
+
+
+def kinds(cases: Iterable[tuple[Result, bool]]) -> list[str]:
+    """Kinds of the operators of some rows."""
+    return sorted({word_and_kind(result.op)[1] for result, _ in cases})
+
+
+def _shares(found: Mapping[str, Sequence[bool]]) -> list[str]:
+    return [f"| {what} | {len(ok)} | {100 * sum(ok) / len(ok):.0f} % |" for what, ok in found.items() if ok]
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Draws the share of sealed rows that intervals hold over the share that they shall hold."""
+    from matplotlib.figure import Figure
+
+    found = {share: list(sealed_cases(results, share)) for share in SHARES}
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    ax = figure.add_subplot()
+    ax.plot([0, 100], [0, 100], color="0.7", linewidth=1, label="exact")
+    for kind in ["", *kinds(found[SHARE])]:
+        shares = [[ok for r, ok in cases if kind in ("", word_and_kind(r.op)[1])] for cases in found.values()]
+        if len(shares[0]) >= FEWEST:
+            held = [100 * sum(ok) / len(ok) for ok in shares]
+            label = f"{kind or 'all'} ({len(shares[0])} rows)"
+            ax.plot([100 * share for share in SHARES], held, marker="o", linewidth=1 + (not kind), label=label)
+    ax.set(xlabel="share that an interval shall hold, %", ylabel="share of sealed rows that it holds, %")
+    ax.set(xlim=(25, 95), ylim=(25, 100))
+    ax.legend(frameon=False, fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    parser.add_argument("json", nargs="+", type=Path, help="of `tilewave validate --half held --json`")
-    parser.add_argument("--out", type=Path, default=ACCURACY_CSV)
-    parser.add_argument("--keep", action="store_true", help="keep lines of operators that the files do not have")
+    """What the command takes: nothing."""
+
+
+def texts() -> dict[tuple[Path, str], str]:
+    """By page and name of its place, what the results say there."""
+    results = read_results()
+    found = {
+        (README, "accuracy"): quoted(results),
+        (VALIDATION, "errors"): groups(results),
+        (VALIDATION, "not run"): not_run(results),
+        (VALIDATION, "intervals"): intervals(results),
+    }
+    for page, ops in TOPICS.items():
+        found[page, "errors"] = groups(result for result in results if result.op in ops)
+    return found
 
 
 def write(options: argparse.Namespace) -> int:
-    """Writes the file, and the sentence on the page."""
-    day = today().partition(",")[0]
-    rows = [
-        row
-        for path in options.json
-        for row in printed(path, "tilewave validate --json", lambda document: list(document["rows"]))
-    ]
-    lines = table(rows, day)
-    if options.keep:
-        with options.out.open(newline="", encoding="utf-8") as file:
-            kept = {(line["machine"], line["op"]): line for line in csv.DictReader(file)}
-        lines = [line for _, line in sorted((kept | {(line["machine"], line["op"]): line for line in lines}).items())]
-    with options.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-    put(options.page, "accuracy", quoted(lines))
+    """Writes all pages and the picture."""
+    for (page, name), text in texts().items():
+        put(page, name, text)
+    draw(read_results(), PICTURE)
     return 0

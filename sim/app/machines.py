@@ -7,7 +7,7 @@ from typing import Any
 from arch import list_archs, load_arch
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
-from workloads.silicon.accuracy import read_accuracy
+from workloads.accuracy.results import Errors, Result, read_results
 
 NOT_VALIDATED = "not validated"
 
@@ -17,11 +17,19 @@ class Machines(Shown):
 
     def __init__(self) -> None:
         self.specs = [load_arch(name) for name in list_archs()]
-        self.accuracy = read_accuracy()
+        by_machine: dict[str, dict[str, list[Result]]] = {}
+        for result in read_results():
+            if result.split != "fitted" and result.ran:
+                by_machine.setdefault(result.machine, {}).setdefault(result.op, []).append(result)
+        self.accuracy = {
+            machine: {op: errors for op, found in _longest(ops) if (errors := Errors.of(found))}
+            for machine, ops in by_machine.items()
+        }
 
     def validated(self, machine: str) -> str:
         """Operators, errors and rows of a machine in one line."""
-        return ", ".join(map(str, self.accuracy.get(machine, ()))) or NOT_VALIDATED
+        found = self.accuracy.get(machine, {})
+        return ", ".join(f"{op} {e.mean:.1f} % ({_rows(e.rows)})" for op, e in found.items()) or NOT_VALIDATED
 
     def sections(self) -> list[Section]:
         """A section a chip, a line a machine."""
@@ -38,15 +46,18 @@ class Machines(Shown):
                 "chip": spec.chip,
                 "summary": spec.summary,
                 "validated": [
-                    {
-                        "op": entry.op,
-                        "rows": entry.rows,
-                        "mape_percent": entry.mape_percent,
-                        "bias_percent": entry.bias_percent,
-                        "date": entry.date,
-                    }
-                    for entry in self.accuracy.get(spec.name, ())
+                    {"op": op, "rows": e.rows, "mape_percent": round(e.mean, 1), "bias_percent": round(e.bias, 1)}
+                    for op, e in self.accuracy.get(spec.name, {}).items()
                 ],
             }
             for spec in self.specs
         }
+
+
+def _longest(ops: dict[str, list[Result]]) -> list[tuple[str, list[Result]]]:
+    """Operators with most rows first."""
+    return sorted(ops.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"

@@ -25,6 +25,7 @@ from sim.app.report.record import Candidate, RunRecord
 from sim.app.report.report import Report
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
+from sim.app.trust import trust
 from workloads.graphs import Graph
 from workloads.ops import Operator
 from workloads.parse import parse
@@ -282,7 +283,7 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         f"The schedule {plan.candidates[number][0]} was left out: {error}." for number, error in tried.refused.items()
     ]
     counted = sum(kernel.counters.get("macs", 0) for kernel in ran.kernels)
-    return RunRecord(
+    record = RunRecord(
         machine=ran.machine,
         workload=str(request.asked),
         dtype=subject.dtype,
@@ -307,6 +308,7 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         left_out=ran.left_out,
         notes=[*ran.notes, *_belonging(request.machine), *found, *left_out],
     )
+    return replace(record, trust=trust(record))
 
 
 def _belonging(machine: MachineSpec) -> list[str]:

@@ -110,7 +110,7 @@ def test_what_is_left_out_tuned_or_a_program_of_ones_own(tmp_path: Path, capsys:
 def test_text_and_notebook(report: Report) -> None:
     text = str(report)
     assert text.splitlines()[0] == TITLE
-    assert not PLAIN.search(text)
+    assert not PLAIN.search(text.partition("How far to trust it")[0])  # rows were measured on the plain one
     assert "(asked: mma)" in text
     assert re.search(r"conditions +clock 1.2 GHz, l2 warm, data normal, scope kernel, not exact", text)
     assert re.search(r"machine file +t4.yaml, SHA-256 [0-9a-f]{16}", text)

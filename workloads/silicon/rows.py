@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from arch import reading
 from arch.errors import InputError
 from arch.near import hint
+from workloads.accuracy.splits import Split, split
 from workloads.ops import Attention, Conv2d, Gemm, LayerNorm, Moe, Operator
 from workloads.parse import parse
 from workloads.silicon.firesim import is_firesim, records
@@ -80,9 +80,9 @@ class Row:
         return self.time_us - self.overhead_us if self.scope == "host" else self.time_us
 
     @property
-    def half(self) -> Half:
-        """Whether figures may be calibrated on it."""
-        return half(self.shape)
+    def split(self) -> Split:
+        """Whether figures may be calibrated on it, and who looks at it otherwise."""
+        return split(self.shape, self.source)
 
     @property
     def cold_l2(self) -> bool:
@@ -102,11 +102,6 @@ COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("kind"
 """Columns of the silicon schema."""
 
 Data = Literal["normal", "uniform", "zeros", "half_zeros"]
-
-Half = Literal["fitted", "held"]
-"""`fitted`: figures may be calibrated on the row; `held`: it only judges."""
-
-HALVES: tuple[Half, ...] = ("fitted", "held")
 
 
 class Environment(BaseModel):
@@ -215,14 +210,6 @@ def _of_row(table: Mapping[str, T], row: Row, default: T) -> T:
     """What a table says of a row by its operator, dtype and machine, or by the first two."""
     general = table.get(f"{row.op} {row.dtype}", default)
     return table.get(f"{row.op} {row.dtype} {row.machine}", general)
-
-
-def half(shape: str) -> Half:
-    """The half that rows of a shape belong to: figures are calibrated on one and judged on the other.
-
-    shape: the column's text. Even first bytes of its SHA-256 are fitted.
-    """
-    return "held" if hashlib.sha256(shape.strip().encode()).digest()[0] % 2 else "fitted"
 
 
 def packaged_rows() -> list[Row]:

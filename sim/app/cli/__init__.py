@@ -195,8 +195,8 @@ def _add_validate(commands: Any) -> None:
             help=f"only rows of this {name}",
         )
     validate.add_argument(
-        "--half", nargs=1, default=[], metavar="HALF",
-        help="only rows that figures may be calibrated on (fitted), or the others (held)",
+        "--split", "--half", nargs="+", default=[], metavar="SPLIT",
+        help="only rows that figures may be calibrated on (fitted), or others (held, sealed); default: fitted and held",
     )  # fmt: skip
     validate.add_argument(
         "--measured-clock", action="store_true",
@@ -520,12 +520,14 @@ def _validate(options: argparse.Namespace) -> int:
     from sim.app.study.validate import select, validate
     from workloads.silicon import packaged_rows, read_rows
 
-    filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule", "half")}
+    filters = {name: getattr(options, name) for name in ("arch", "op", "dtype", "source", "schedule", "split")}
     if options.measured_clock and not options.reference:
         raise InputError("--measured-clock: needs --reference with a file that has the column core_mhz")
     found = (
         read_rows(options.reference, measured_clock=options.measured_clock) if options.reference else packaged_rows()
     )
+    if not (options.reference or options.split):
+        filters["split"] = ["fitted", "held"]  # sealed rows are for scripts/accuracy
     rows = select(found, **filters)
     with (
         opened(Path(options.store) if options.store else default_store()) as store,

@@ -11,7 +11,7 @@ from sim.app.report.record import RunRecord
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.schedules import named
-from sim.app.report.sections import Section, left_out_text, sections_of
+from sim.app.report.sections import Section, left_out_text, verdict
 from sim.app.report.text import bytes_text, ghz_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -79,6 +79,13 @@ class Comparison(Shown):
         labels = (f"{r.record.machine_label} {r.record.schedule.partition(':')[0]}" for r in reports)
         return Section("Operators that run another schedule", rows, ("operator", *labels))
 
+    def _trust(self) -> Section:
+        """What is known of each machine's time, and of ratios between machines."""
+        said = [(report.record.machine_label, report.record.trust) for report in self.reports if report.record.trust]
+        lines = [f"{label}: {line}" for label, trust in said for line in trust.sentences if line != trust.ratios]
+        ratios = dict.fromkeys(trust.ratios for _, trust in said if trust.ratios)
+        return Section("How far to trust it", tuple((line,) for line in [*lines, *ratios]))
+
     def sections(self) -> list[Section]:
         """The table, then what bounds each machine, in words."""
         found = [
@@ -87,9 +94,9 @@ class Comparison(Shown):
             Section("Left out", tuple(_left_out(report.record) for report in self.reports if report.record.left_out)),
         ]
         for report in self.reports:
-            verdict = sections_of(report)[-1]
-            found.append(Section(f"{verdict.title}: {report.record.machine_label}", verdict.rows))
-        found += [self._layers(), self._schedules()]
+            said = verdict(report)
+            found.append(Section(f"{said.title}: {report.record.machine_label}", said.rows))
+        found += [self._layers(), self._schedules(), self._trust()]
         refused = tuple((row.machine, row.reason) for row in self.rows if isinstance(row, Unsupported))
         return [section for section in (*found, Section("Not run", refused)) if section.rows]
 

@@ -319,6 +319,19 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Trust:
+    """What measured rows say of a run's time.
+
+    sentences: for people. errors: of rows like it, by schema.json (`accuracy`); None where no row is like it. ratios: a
+    sentence on ratios between machines; empty where nothing is known of them.
+    """
+
+    sentences: Sequence[str]
+    errors: Mapping[str, Any] | None = None
+    ratios: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """One operator on one machine."""
 
@@ -351,6 +364,8 @@ class RunRecord:
     """The layers of a network, in the order of its file."""
     left_out: LeftOut | None = None
     """What is no part of the run; None where nothing is missing."""
+    trust: Trust | None = None
+    """How far its time can be trusted; None where nobody asked."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""
 

@@ -17,7 +17,7 @@ from sim.app.report.verdict import sentences
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION = "2.2"
+SCHEMA_VERSION = "2.3"
 """Version of schema.json; the first number changes when a key changes its meaning or goes (docs/report.md)."""
 
 
@@ -68,6 +68,7 @@ class Report(Shown):
             **({"estimate_error_percent": run.estimate_error_percent} if run.estimate_error_percent else {}),
             **_measured(figures, run.macs),
             "verdict": [said.to_dict() for said in sentences(self)],
+            **({"accuracy": dict(run.trust.errors)} if run.trust and run.trust.errors else {}),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
         if run.layers:

@@ -93,7 +93,8 @@ def sections_of(report: Report) -> list[Section]:
         _kernels,
         _candidates,
         _origin,
-        _verdict,
+        verdict,
+        _trust,
     )
     return [section for section in (make(report) for make in makers) if section.rows]
 
@@ -319,8 +320,14 @@ def _candidates(report: Report) -> Section:
     return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", stated, ""))
 
 
-def _verdict(report: Report) -> Section:
+def verdict(report: Report) -> Section:
+    """What bounds the run, in sentences, and what else a reader must know."""
     unread = [f"Nothing that ran read {path}." for path in report.record.asked.unread]
     warnings = [f"Warning: {words}." for words in report.record.asked.implausible]
     lines = [*warnings, *(said.text for said in sentences(report)), *unread, *report.record.notes]
     return Section("What bounds it", tuple((line,) for line in lines))
+
+
+def _trust(report: Report) -> Section:
+    said = report.record.trust
+    return Section("How far to trust it", tuple((line,) for line in said.sentences) if said else ())

@@ -28,7 +28,7 @@ from workloads.silicon import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VALIDATION_VERSION = "1.1"
+VALIDATION_VERSION = "2.0"
 """Version of the JSON that `Validation.to_dict` gives."""
 
 _Key = tuple[str, str, str, str, str]
@@ -120,7 +120,7 @@ class Validation(Shown):
             "rows": [
                 {
                     **outcome.row.as_dict(),
-                    "half": outcome.row.half,
+                    "split": outcome.row.split,
                     "compared_us": outcome.row.compared_us,
                     "simulated_schedule": outcome.result.schedule,
                     "simulated_cycles": outcome.result.cycles,
@@ -175,15 +175,15 @@ def select(
     dtype: Sequence[str] = (),
     source: Sequence[str] = (),
     schedule: Sequence[str] = (),
-    half: Sequence[str] = (),
+    split: Sequence[str] = (),
 ) -> list[Row]:
     """Rows whose columns have one of the given values; an empty filter takes all.
 
-    half: `fitted`, on which figures may be calibrated, or `held` (`workloads.silicon.half`).
+    split: `fitted`, on which figures may be calibrated, `held` or `sealed` (`workloads.accuracy.splits`).
     InputError if no row has a value, with the nearest that there is.
     """
     chosen = list(rows)
-    filters = {"machine": arch, "op": op, "dtype": dtype, "source": source, "schedule": schedule, "half": half}
+    filters = {"machine": arch, "op": op, "dtype": dtype, "source": source, "schedule": schedule, "split": split}
     for column, wanted in filters.items():
         present = sorted({getattr(row, column) for row in chosen})
         for value in wanted:

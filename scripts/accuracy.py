@@ -1,0 +1,113 @@
+"""Simulates the measured rows, keeps what came out in `workloads/accuracy/results.csv`, and writes the pages of it.
+
+    scripts/accuracy [--arch A ...] [--op O ...] [--source S ...] [--to-us T]   simulate these rows, short ones first
+    scripts/accuracy --stale    simulate the groups whose sentinel does not give what the file says
+    scripts/accuracy --check    only say which these are; exit code 1 where there is one
+
+A group's sentinel is its row that costs least to simulate. Rows that were simulated stay where a run is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from arch.errors import InputError
+from scripts.tables.accuracy import write
+from sim.app.run import simulate_row
+from sim.app.study.validate import select, validate
+from workloads.accuracy.results import Group, Result, read_results, write_results
+from workloads.silicon import Row, packaged_rows
+
+BATCH = 64
+SAME_US = 1e-6
+"""Times are the same within the digits that the file keeps."""
+
+
+def group_of(row: Row) -> Group:
+    """The group in which a row is counted."""
+    return (row.machine, row.op, row.dtype, row.schedule, row.source)
+
+
+def result_of(row: Row, simulated_us: float = 0.0, kernel: str = "", cpu_s: float = 0.0, day: str = "") -> Result:
+    """The result of a row, with as many digits as tell times apart."""
+    return Result(
+        row.machine, row.op, row.dtype, row.schedule, row.kind, row.source, row.shape, row.scope, row.l2,
+        row.compared_us, round(simulated_us, 6), kernel, round(cpu_s, 2), day,
+    )  # fmt: skip
+
+
+def sentinels(results: Iterable[Result]) -> dict[Group, Result]:
+    """By group, the row that costs least to simulate."""
+    found: dict[Group, Result] = {}
+    for result in results:
+        if result.ran and (result.group not in found or result.cpu_s < found[result.group].cpu_s):
+            found[result.group] = result
+    return found
+
+
+def keyed(rows: Iterable[Row]) -> dict[tuple[str | float, ...], Row]:
+    """Rows by what tells them apart, as results are."""
+    return {result_of(row).key: row for row in rows}
+
+
+def stale(results: Sequence[Result], rows: Iterable[Row]) -> Iterator[Group]:
+    """Groups whose sentinel does not give what the file says of it, or is no row any more."""
+    found = keyed(rows)
+    for group, sentinel in sentinels(results).items():
+        row = found.get(sentinel.key)
+        if row is None or abs(simulate_row(row).time_ps * 1e-6 - sentinel.simulated_us) > SAME_US:
+            yield group
+
+
+def simulate(rows: Sequence[Row], results: Sequence[Result], workers: int | None) -> None:
+    """Simulates rows, the short ones first, and keeps what came out after each batch; results of rows that are gone
+    go."""
+    alive = keyed(packaged_rows())
+    kept = {result.key: result for result in results if result.key in alive}
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    ordered = sorted(rows, key=lambda row: row.time_us)
+    for begin in range(0, len(ordered), BATCH):
+        part = ordered[begin : begin + BATCH]
+        found = validate(part, workers=workers)
+        ran = [result_of(o.row, o.predicted_us, o.result.schedule, o.result.cpu_s, day) for o in found.outcomes]
+        missed = [result_of(m.row, 0.0, m.reason, 0.0, day) for m in (*found.skipped, *found.failed)]
+        kept.update({result.key: result for result in (*ran, *missed)})
+        write_results(kept.values())
+        print(f"{begin + len(part)} of {len(rows)} rows, up to {part[-1].time_us:.0f} us", file=sys.stderr)
+
+
+def main() -> int:
+    """Runs the command; 1 where `--check` finds a stale group, 2 for wrong input."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name in ("arch", "op", "source"):
+        parser.add_argument(f"--{name}", nargs="+", default=[])
+    parser.add_argument("--to-us", type=float, default=float("inf"), help="rows measured to take so long at most")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--stale", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    results, rows = read_results(), packaged_rows()
+    try:
+        if options.stale or options.check:
+            old = set(stale(results, rows))
+            print("\n".join(" ".join(group) for group in sorted(old)) or "no group is stale")
+            if options.check:
+                return 1 if old else 0
+            rows = [row for row in rows if group_of(row) in old]
+        else:
+            rows = select(rows, arch=options.arch, op=options.op, source=options.source)
+            rows = [row for row in rows if row.time_us <= options.to_us]
+        simulate(rows, results, options.workers)
+    except InputError as error:
+        print(f"accuracy: {error}", file=sys.stderr)
+        return 2
+    return write(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

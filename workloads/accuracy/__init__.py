@@ -1,0 +1,1 @@
+"""How far off simulations of measured rows are, and what that says of others."""
