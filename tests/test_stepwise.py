@@ -139,6 +139,6 @@ def test_eight_bits_are_of_products() -> None:
     assert parse(BERT).with_defaults("int8").dtype == "bf16"  # of integers only who asks for them
 
 
-def test_others_are_one_of_three() -> None:
-    with pytest.raises(InputError, match=r"graph mine others='hots': must be one of refuse, count, host.*host"):
+def test_others_are_one_of_four() -> None:
+    with pytest.raises(InputError, match=r"graph mine others='hots': must be one of refuse, count, host, stream.*host"):
         GraphBuilder("mine", "hots")

@@ -306,6 +306,7 @@ def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord
         operators=ran.operators,
         layers=ran.layers,
         left_out=ran.left_out,
+        streamed=ran.streamed,
         notes=[*ran.notes, *_belonging(request.machine), *found, *left_out],
     )
     return replace(record, trust=trust(record))

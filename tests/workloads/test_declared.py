@@ -165,7 +165,7 @@ def in_graph(keys: str, word: str) -> dict[str, Any]:
 def test_what_is_no_step_of_a_graph_is_refused_by_name() -> None:
     whole = [word for word in operator_words() if not operator_class(word).kind]
     assert {operator_class(word).kind for word in operator_words()} == {*KINDS, ""}
-    assert set(whole) == {"inference", "network", "bert_layer", "llama"}
+    assert set(whole) == {"inference", "network", "bert_layer", "llama", "onnx"}
     assert issubclass(operator_class("llama"), GraphOperator)
     with pytest.raises(InputError, match=r"graph mine, it: llama.* is no operator that can be a step of a graph"):
         GraphBuilder("mine").call("it", parse("llama"))

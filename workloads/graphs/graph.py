@@ -23,9 +23,9 @@ from workloads.ops.collectives import AllGather, Collective
 from workloads.ops.movement import AllReduce
 from workloads.ops.pointwise import Pointwise
 
-OTHERS = ("refuse", "count", "host")
-"""What becomes of steps that a machine cannot run: the graph is refused, they are counted in no time, or the host
-computes them."""
+OTHERS = ("refuse", "count", "host", "stream")
+"""What becomes of steps that a machine cannot run: the graph is refused, they are counted in no time, the host computes
+them, or they take as long as their bytes take from and to memory."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,15 @@ class Value:
 @dataclass(frozen=True)
 class Step:
     """One call of an operator. label: its name in a profile. operands, results: in the operator's own order. stream: 0,
-    or 1 for what runs beside the others."""
+    or 1 for what runs beside the others. stands_in: `op` is a copy of as many bytes as an operator moves that has no
+    kernel."""
 
     label: str
     op: Operator
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     stream: int = 0
+    stands_in: bool = False
 
     @property
     def kind(self) -> str:
@@ -171,6 +173,15 @@ class Graph:
         """Its name."""
         return self.name
 
+    def streaming(self, refused: Callable[[Operator], bool]) -> Graph:
+        """The graph with copies of their bytes in the place of steps whose operators are refused."""
+        sizes, steps = dict(self.sizes_bytes), []
+        for step in self.steps:
+            if refused(step.op):
+                step = copying(step.label, step.operands, step.results, sizes)
+            steps.append(step)
+        return dataclasses.replace(self, steps=tuple(steps), sizes_bytes=sizes)
+
     @property
     def lasting_bytes(self) -> int:
         """Bytes of what exists before the graph or stays after it; of all tensors where nothing does, and of each step
@@ -250,6 +261,17 @@ class GraphBuilder:
         self._fit(label, op, "gives", into, op.results)
         self._add(Step(label, op, operands, into))
         return into
+
+    def copied(
+        self, label: str, operands: Sequence[Value], *results: tuple[int, str], stands_in: bool = True
+    ) -> tuple[Value, ...]:
+        """Calls an operator that moves its bytes and does nothing else, or of which no more is known: a copy of as many
+        bytes. results: size and number format of each."""
+        number = len(self._steps)
+        values = tuple(self._value(f"{number}.{label}.y{i}", *result) for i, result in enumerate(results))
+        self._add(copying(label, operands, values, self._sizes, stands_in=stands_in))
+        self._filled.update(value.buffer for value in values)
+        return values
 
     def product(self, label: str, op: Operator, *operands: Value, into: Value | None = None) -> Value:
         """Calls an operator in number formats of its own: operands are cast to them, the result to the first one's."""
@@ -349,6 +371,26 @@ class GraphBuilder:
             raise InputError(f"graph {self.name}, {name}: size={size} must be a whole number from 1 on")
         self._sizes[name] = size * DTYPE_BYTES[dtype]
         return Value(name, size, dtype)
+
+
+def copying(
+    label: str, operands: Sequence[Value], results: Sequence[Value], sizes: dict[str, int], *, stands_in: bool = True
+) -> Step:
+    """A copy of as many bytes as an operator reads and writes: from its largest operand to its largest result, whose
+    buffers grow in `sizes` to what that takes."""
+    largest = max(results, key=lambda value: value.size_bytes)
+    each = DTYPE_BYTES[largest.dtype]
+    n = max(1, -(-sum(value.size_bytes for value in (*operands, *results)) // (2 * each if operands else each)))
+
+    def grown(value: Value) -> Value:
+        found = Value(value.buffer, n, largest.dtype, value.offset_bytes // each)
+        sizes[value.buffer] = max(sizes[value.buffer], found.offset_bytes + found.size_bytes)
+        return found
+
+    chain = "copy" if operands else "fill"
+    op = Pointwise(n=n, chain=chain, dtype=largest.dtype).with_defaults(largest.dtype)
+    read = (grown(max(operands, key=lambda value: value.size_bytes)),) if operands else ()
+    return Step(label, op, read, (grown(largest),), stands_in=stands_in)
 
 
 def _pattern(steps: Sequence[Step]) -> list[tuple[str, Operator, int]]:

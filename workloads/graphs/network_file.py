@@ -17,6 +17,7 @@ from arch.errors import InputError
 from arch.near import hint
 from workloads import networks
 from workloads.graphs.graph import OTHERS, Graph, GraphOperator, Step, Unread, counted
+from workloads.graphs.meanings import is_product, layer_operator, pair
 from workloads.networks.onnx_model import read_onnx
 from workloads.networks.onnx_operators import ModelConv, ModelProduct
 from workloads.networks.topology import FORMATS, ConvLayer, GemmLayer, Layer, read_topology
@@ -142,35 +143,21 @@ class NetworkFile(GraphOperator):
         groups = layer.channels if layer.depthwise else 1
         return self._convolution(
             n=self.batch, c=layer.channels, h=height, w=width, k=layer.filters * groups, r=layer.filter_height,
-            s=layer.filter_width, groups=groups, **_pair("stride", layer.stride_h, layer.stride_w),
+            s=layer.filter_width, groups=groups, **pair("stride", layer.stride_h, layer.stride_w),
         )  # fmt: skip
 
     def _of_model(self, what: str, layer: ModelConv | ModelProduct) -> Operator:
         try:
-            if isinstance(layer, ModelProduct):
-                return self._product(m=layer.m, n=layer.n, k=layer.k, batch=layer.batch)
-            return self._of_model_conv(layer)
+            return layer_operator(layer, self.dtype, self.out)
         except InputError as error:
             raise InputError(f"{what} layer {layer.name}: {error}") from None
-
-    def _of_model_conv(self, layer: ModelConv) -> Operator:
-        if layer.dilations[0] != layer.dilations[1]:
-            raise InputError(f"dilations {layer.dilations} differ; they must be equal")
-        (h, w), (above, left, below, right) = layer.size, layer.pads
-        pads = _pair("pad", above, left)
-        if (above, left) != (below, right):  # an image that is larger by its padding
-            h, w, pads = h + above + below, w + left + right, {}
-        return self._convolution(
-            n=layer.images, c=layer.channels, h=h, w=w, k=layer.filters, r=layer.window[0], s=layer.window[1],
-            groups=layer.groups, dilation=layer.dilations[0], **_pair("stride", *layer.strides), **pads,
-        )  # fmt: skip
 
     def _product(self, **sizes: Any) -> Gemm:
         return Gemm(**sizes, dtype=self.dtype, out=self.out)
 
     def _convolution(self, **sizes: Any) -> Operator:
         conv = Conv2d(**sizes, dtype=self.dtype, out=self.out)
-        return conv.as_gemm() if _is_product(conv) else conv
+        return conv.as_gemm() if is_product(conv) else conv
 
     def with_defaults(self, dtype: str) -> Self:
         """With the number formats filled in; results have the input's, as the next layer reads them."""
@@ -195,18 +182,3 @@ class NetworkFile(GraphOperator):
 def shipped_networks() -> list[str]:
     """Names of the networks that come with the program."""
     return sorted(path.stem for path in SHIPPED.glob("*.csv"))
-
-
-def _is_product(conv: Conv2d) -> bool:
-    """Whether patches are rows of X as they lie in memory, side by side: the convolution is a product already."""
-    if conv.groups > 1 or any(conv.padding):
-        return False
-    (rows, columns), (down, right) = conv.output, conv.strides
-    single = conv.r == conv.s == 1 and (down == 1 or rows == 1) and (right == 1 or columns == 1)
-    whole_rows = conv.s == conv.w and (rows == 1 or conv.r == down)
-    return single or whole_rows
-
-
-def _pair(key: str, down: int, right: int) -> dict[str, int]:
-    """Keys of a convolution for its two directions, as short as they can be."""
-    return {key: down} if down == right else {key: down, f"{key}_w": right}

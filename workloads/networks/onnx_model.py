@@ -59,11 +59,56 @@ class Model:
     unknown: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ModelNode:
+    """An operator of a model. name: with its domain where that is not ONNX's. call: its operands and attributes.
+    outputs: names of what it writes."""
+
+    name: str
+    call: Call
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelNodes:
+    """A model's operators in their order, without those whose results are known before it runs. shapes, formats (the
+    numbers that ONNX has for them): of its tensors. outputs: names of its results."""
+
+    nodes: tuple[ModelNode, ...]
+    shapes: Mapping[str, Shape]
+    formats: Mapping[str, int]
+    outputs: tuple[str, ...]
+
+
 def read_onnx(content: bytes, what: str, batch: int) -> Model:
     """The layers of a model. what: its name, for errors. batch: takes the place of an open first dimension of inputs.
 
     InputError for what is no model, for dimensions that stay open, and for operators that are not known.
     """
+    found, _ = _read(content, what, batch)
+    if not found.layers:
+        raise InputError(f"{what}: has no operator with a product, such as Conv, Gemm or MatMul")
+    return Model(tuple(found.layers), dict(sorted(found.others.items())), found.elements, tuple(found.unknown))
+
+
+def read_nodes(content: bytes, what: str, batch: int) -> ModelNodes:
+    """All operators of a model, as `read_onnx` reads and refuses it. InputError for shapes that are not known, too."""
+    found, model = _read(content, what, batch)
+    if found.unknown:
+        raise InputError(
+            f"{found.unknown[0]}: its shapes cannot be inferred; network file=... others=count goes without"
+        )
+    shapes, formats = _inferred(model, what)
+    nodes = tuple(
+        ModelNode(_operator(node), _call(node, _where(node, number, what), shapes), tuple(filter(None, node.output)))
+        for number, node in enumerate(model.graph.node)
+        if not found.known_before.issuperset(node.output)
+    )
+    return ModelNodes(nodes, shapes, formats, tuple(value.name for value in model.graph.output))
+
+
+def _read(content: bytes, what: str, batch: int) -> tuple[_Found, Any]:
+    """What a model's nodes are, and the model with its functions in place of their calls."""
     try:
         import onnx
     except ImportError:
@@ -84,9 +129,7 @@ def read_onnx(content: bytes, what: str, batch: int) -> Model:
         found.add(node, _call(node, _where(node, number, what), shapes))
         if len(found.layers) > MOST_LAYERS:
             raise InputError(f"{what}: has more than {MOST_LAYERS} layers")
-    if not found.layers:
-        raise InputError(f"{what}: has no operator with a product, such as Conv, Gemm or MatMul")
-    return Model(tuple(found.layers), dict(sorted(found.others.items())), found.elements, tuple(found.unknown))
+    return found, model
 
 
 @dataclass
@@ -321,6 +364,11 @@ def _inlined(model: Any) -> Any:
 def inferred(model: Any, what: str) -> dict[str, Shape]:
     """Shapes of all tensors that have one, by name: as onnx infers them and, where it does not, as `onnx_operators`
     does."""
+    return _inferred(model, what)[0]
+
+
+def _inferred(model: Any, what: str) -> tuple[dict[str, Shape], dict[str, int]]:
+    """As `inferred`, with number formats of tensors by name, as ONNX numbers them."""
     from onnx import TensorProto, helper, shape_inference
 
     own = [(i, node) for i, node in enumerate(model.graph.node) if {_operator(node)} & (PRODUCTS.keys() | CHEAP)]
@@ -343,7 +391,7 @@ def inferred(model: Any, what: str) -> dict[str, Shape]:
                     model.graph.value_info.append(helper.make_tensor_value_info(tensor, types[tensor], shape))
                     added = True
         if not added:
-            return shapes
+            return shapes, types
 
 
 def _shapes(graph: Any, what: str) -> tuple[dict[str, Shape], dict[str, int]]:

@@ -105,7 +105,7 @@ def _add_run(commands: Any) -> None:
     _add_run_options(run)
     run.set_defaults(command=_run)
     model = commands.add_parser(
-        "model", help="all layers of a model, by its name or its config.json, on one machine", allow_abbrev=False
+        "model", help="all of a model, by its name, its config.json or its .onnx, on one machine", allow_abbrev=False
     )
     arguments.add_workload(model)
     _add_run_options(model)
@@ -231,11 +231,12 @@ class _Version(argparse.Action):
 
 
 def _model(options: argparse.Namespace) -> int:
-    """`run` with all of a model, whose name stands in the operator's place."""
+    """`run` with all of a model, whose name or file stands in the operator's place."""
     from workloads.graphs.models import whole_model
 
     name, *keys = options.workload.split()
-    options.workload = whole_model(name, keys)
+    of_file = " ".join([f"onnx file={name}", *keys])
+    options.workload = of_file if name.endswith(".onnx") else whole_model(name, keys)
     return _run(options)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from arch.families import family
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime
+from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime, Streamed
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from workloads.graphs import Step
@@ -81,6 +81,7 @@ class Ran:
     operators: Sequence[OperatorTime] = ()
     layers: Sequence[LayerTime] = ()
     left_out: LeftOut | None = None
+    streamed: Streamed | None = None
     notes: Sequence[str] = ()
     check: Callable[[], tuple[CheckResult, list[str]]] | None = None
     timeline: Callable[[], Timeline] | None = None

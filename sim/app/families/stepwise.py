@@ -19,11 +19,11 @@ from arch.families import family
 from sim.app.families.choice import Tried, decide
 from sim.app.families.family import Plan, Ran, Runner, Subject, Unweighed
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, OperatorTime
+from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime, Streamed
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S
-from workloads.graphs import Graph, GraphOperator, Step, counted
-from workloads.ops import Gemm, Operator
+from workloads.graphs import Graph, GraphOperator, Step, Unread, counted
+from workloads.ops import Gemm, Operator, Pointwise
 from workloads.registry import operators, schedules
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ _EXPONENTIALS = frozenset(
 )
 """Operators, whatever their domain, whose elements take an exponential each, or as much: of those with products what is
 between them does."""
+
+_TIMED = ("host", "stream")
+"""What others are that take time outside the machine's kernels."""
 
 _HOST_FIGURES = ("host.turnaround", "host.bandwidth", "host.ops", "host.exp_ops", "pcie.bandwidth")
 
@@ -82,7 +85,8 @@ class StepwisePlan(Unweighed):
         _check_host(request, asked)
         plans = [_planned(request, runner, graph, known) for graph in _forms(asked, request.machine.default_dtype)]
         best = min(plans, key=lambda plan: sum(step.op.macs for step in plan.others))
-        if best.refused and (best.graph.others == "refuse" or not best.graph.joined or not best.plans):
+        products = best._streams and any(step.op.macs for step in best.others)  # bytes alone do not stand for these
+        if best.refused and (best.graph.others == "refuse" or products or not best.graph.joined or not best.plans):
             raise InputError(best._refusal())
         return best
 
@@ -142,8 +146,9 @@ class StepwisePlan(Unweighed):
         """All steps as one run."""
         rans = [(step, known[step.op]) for step in self.steps]
         host = dict.fromkeys(name for _, ran in rans for name in ran.host_ps)
-        others = self._on_host()
+        others = self._outside(longest.machine)
         joined = self.graph.joined
+        streamed = tuple(f"{level}." for level in longest.machine.external)
         return Ran(
             schedule=f"{STEPS}: {len(rans)} of {len(self.graph.steps)} operators, {len(known)} distinct"
             if joined
@@ -154,34 +159,37 @@ class StepwisePlan(Unweighed):
             time_ps=sum(ran.time_ps for _, ran in rans) + sum(others.values()),
             counts={name: sum(ran.counts.get(name, 0) for ran in known.values()) for name in longest.counts},
             host_ps={name: sum(ran.host_ps.get(name, 0) for _, ran in rans) for name in host} | others,
-            operators=self._operators(known) if joined else (),
+            operators=self._operators(known, longest.machine) if joined else (),
             layers=() if joined else [_layer_time(step, ran) for step, ran in rans],
             left_out=self._left_out(),
+            streamed=self._streamed(known, others),
             notes=[*self._notes(len(known)), *dict.fromkeys(note for _, ran in rans for note in ran.notes)],
             check=(lambda: self._checked(known)) if self.request.check else None,
             timeline=longest.timeline,
             reads=lambda path: (
-                any(ran.reads(path) for ran in known.values()) or (bool(others) and path in _HOST_FIGURES)
+                any(ran.reads(path) for ran in known.values())
+                or (bool(others) and (path.startswith(streamed) if self._streams else path in _HOST_FIGURES))
             ),
         )
 
-    def _operators(self, known: Mapping[Operator, Ran]) -> list[OperatorTime]:
-        """The calls of a profile, in order: what the machine runs, and what its host computes."""
+    def _operators(self, known: Mapping[Operator, Ran], machine: MachineFigures) -> list[OperatorTime]:
+        """The calls of a profile, in order: what the machine runs, and what its host computes or streams stand for."""
         found = []
         for step in self.graph.steps:
             ran = known.get(step.op)
-            if ran is None and self.graph.others != "host":
+            if ran is None and self.graph.others not in _TIMED:
                 continue
             found.append(
                 OperatorTime(
                     name=step.label,
                     kind=step.kind,
                     workload=str(step.op),
-                    host_ps=sum(ran.host_ps.values()) if ran else self._host_ps(*_work_of(step), 1),
+                    host_ps=sum(ran.host_ps.values()) if ran else self._outside_ps(machine, *_work_of(step), 1),
                     kernels=len(ran.kernels) if ran else 0,
                     device_ps=ran.device_ps if ran else 0,
                     flops=step.op.flops,
                     schedule=ran.schedule if ran else "",
+                    streamed_bytes=step.op.operand_bytes if step.stands_in or (ran is None and self._streams) else 0,
                 )
             )
         return found
@@ -190,23 +198,46 @@ class StepwisePlan(Unweighed):
         """What neither the machine nor its host computes."""
         unread, others = self.graph.unread, self.others
         calls = Counter(step.label for step in others)
-        if self.graph.others == "host" or not (unread.calls or calls):
+        if self.graph.others in _TIMED or not (unread.calls or calls):
             return None
         moved = sum(unread.elements.values()) * unread.element_bytes + sum(step.op.operand_bytes for step in others)
         return LeftOut({**unread.calls, **calls}, sum(step.op.macs for step in others), moved, unread.unsized)
 
-    def _on_host(self) -> dict[str, int]:
-        """Picoseconds of what the host computes between the steps, by operator."""
-        if self.graph.others != "host":
+    @property
+    def _streams(self) -> bool:
+        """Whether what cannot run takes as long as its bytes do."""
+        return self.graph.others == "stream"
+
+    def _streamed(self, known: Mapping[Operator, Ran], outside: Mapping[str, int]) -> Streamed | None:
+        """What bytes stand for: what the machine has no kernel for (outside: its times), and copies that it runs in
+        another operator's place."""
+        own = [step for step in self.steps if step.stands_in]
+        unread, others = (self.graph.unread, self.others) if self._streams else (Unread(), [])
+        calls = Counter({**unread.calls}) + Counter(step.label for step in (*others, *own))
+        moved = sum(unread.elements.values()) * unread.element_bytes
+        moved += sum(step.op.operand_bytes for step in (*others, *own))
+        time_ps = sum(outside.values()) * self._streams + sum(known[step.op].time_ps for step in own)
+        return Streamed(dict(sorted(calls.items())), moved, time_ps) if calls else None
+
+    def _outside(self, machine: MachineFigures) -> dict[str, int]:
+        """Picoseconds of what the host computes between the steps, or of streams, by operator."""
+        if self.graph.others not in _TIMED:
             return {}
         unread, found = self.graph.unread, Counter[str]()
         for name, calls in unread.calls.items():
             elements = unread.elements[name]
             work = elements * unread.element_bytes, elements, elements if _exponential(name) else 0
-            found[name] += self._host_ps(*work, calls)
+            found[name] += self._outside_ps(machine, *work, calls)
         for step in self.others:
-            found[step.label] += self._host_ps(*_work_of(step), 1)
+            found[step.label] += self._outside_ps(machine, *_work_of(step), 1)
         return dict(found)
+
+    def _outside_ps(self, machine: MachineFigures, moved_bytes: int, ops: int, exponentials: int, calls: int) -> int:
+        """Time of some calls on the host, or of their bytes at the rate of the memory outside the chip."""
+        if not self._streams:
+            return self._host_ps(moved_bytes, ops, exponentials, calls)
+        rate = sum(machine.bandwidths[level] for level in machine.external)
+        return round(moved_bytes * PS_PER_S / rate)
 
     def _host_ps(self, moved_bytes: int, ops: int, exponentials: int, calls: int) -> int:
         """Time of some calls on the host: of each the turnaround, then the longer of moving its elements and computing
@@ -232,6 +263,8 @@ class StepwisePlan(Unweighed):
         others = {**self.graph.unread.calls, **Counter(step.label for step in self.others)}
         if others and self.graph.others == "host":
             found.append(f"On the host, one after the other: {counted(others)}.")
+        elif others and self._streams:
+            found.append(f"As their bytes from and to memory, one after the other: {counted(others)}.")
         elif others:
             found.append(f"Left out, in no time: {counted(others)}.")
         return [*found, *self.graph.notes]
@@ -311,7 +344,7 @@ def _planned(request: Request, runner: Runner, graph: Graph, known: dict[Operato
     for op in dict.fromkeys(step.op for step in graph.steps):
         if op not in known:
             known[op] = _plan_of(request, runner, op)
-    graph = _laid_out(request, runner, graph, known)
+    graph = _laid_out(request, runner, _apart(request, runner, graph, known), known)
     plans = {op: plan for op, plan in known.items() if not isinstance(plan, str)}
     own = {step.op for step in graph.steps}
     return StepwisePlan(
@@ -323,17 +356,44 @@ def _planned(request: Request, runner: Runner, graph: Graph, known: dict[Operato
     )
 
 
-def _laid_out(request: Request, runner: Runner, graph: Graph, known: dict[Operator, Any]) -> Graph:
-    """The graph with those weights the other way round that a product is refused for: they are known before it runs."""
-    steps, turned = [], 0
+def _apart(request: Request, runner: Runner, graph: Graph, known: dict[Operator, Any]) -> Graph:
+    """The graph with products and functions of their results as steps of their own, where both in one are refused."""
+    steps: list[Step] = []
     for step in graph.steps:
         op = step.op
-        if isinstance(op, Gemm) and isinstance(known[op], str) and _of_weights(graph, step):
+        if not (isinstance(op, Gemm) and op.functions and isinstance(known[op], str)):
+            steps.append(step)
+            continue
+        plain, dtype = replace(op, epilogue="none"), op.results[0].dtype
+        cols = op.n if "bias" in op.functions else None
+        after = Pointwise(n=op.batch * op.m * op.n, chain=op.epilogue, cols=cols, dtype=dtype).with_defaults(dtype)
+        for part in (plain, after):
+            if part not in known:
+                known[part] = _plan_of(request, runner, part)
+        steps.append(replace(step, op=plain, operands=step.operands[:2]))
+        more = (*step.results, *step.operands[2:])
+        steps.append(replace(step, label=f"{step.label} ({op.epilogue})", op=after, operands=more))
+    return replace(graph, steps=tuple(steps))
+
+
+def _laid_out(request: Request, runner: Runner, graph: Graph, known: dict[Operator, Any]) -> Graph:
+    """The graph with those weights the other way round that a product is refused for: they are known before it runs.
+    Where bytes stand for what cannot run, other operands are turned before the product."""
+    steps, turned = list[Step](), 0
+    for step in graph.steps:
+        op, weights = step.op, isinstance(step.op, Gemm) and _of_weights(graph, step)
+        if isinstance(op, Gemm) and isinstance(known[op], str) and (weights or graph.others == "stream"):
             other = replace(op, tb="T" if op.tb == "N" else "N")
             if other not in known:
                 known[other] = _plan_of(request, runner, other)
             if not isinstance(known[other], str):
-                op, turned = other, turned + 1
+                if weights:
+                    turned += 1
+                else:
+                    moved = Pointwise(n=op.batch * op.k * op.n, chain="copy").with_defaults(op.operands[1].dtype)
+                    known.setdefault(moved, _plan_of(request, runner, moved))
+                    steps.append(Step("transpose", moved, step.operands[1:2], step.operands[1:2]))
+                op = other
         steps.append(replace(step, op=op))
     if not turned:
         return graph

@@ -86,6 +86,11 @@ def whole(entries: Sequence[Entry]) -> Entry:
     return Entry(name="total", kind="", bound="", **summed, **ones)  # type: ignore[arg-type]
 
 
+def _outside(group: Sequence[OperatorTime]) -> str:
+    """What bounds operators without kernels: the host that computes them, or the bytes that stand for them."""
+    return "stream" if any(operator.streamed_bytes for operator in group) else "host"
+
+
 def _external_bytes(run: RunRecord, kernel: KernelRecord) -> int:
     """What a kernel moved from and to the machine's external memory, else over its links."""
     levels = level_bytes(kernel.counters)
@@ -120,7 +125,7 @@ def _entries(run: RunRecord, key: Callable[[OperatorTime], str]) -> list[Entry]:
             flops=sum(o.flops for o in group),
             flop_share=sum(o.flops for o in group) / flops,
             external_bytes=moved[name],
-            bound=Figures.of_kernel(run, kernel).bound if (kernel := longest[name]) else "host",
+            bound=Figures.of_kernel(run, kernel).bound if (kernel := longest[name]) else _outside(group),
             schedules=Counter((o.workload, o.schedule) for o in group),
         )
         for name, group in groups.items()

@@ -230,6 +230,8 @@ class OperatorTime:
     flops: int
     schedule: str = ""
     """How it ran: of a collective its algorithm; empty of a copy."""
+    streamed_bytes: int = 0
+    """Bytes that stand for it where no kernel here computes it; 0 of what ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,21 @@ class LeftOut:
             "mac_share": self.macs / max(self.macs + macs, 1), "byte_share": self.bytes / max(self.bytes + moved, 1),
         }  # fmt: skip
         return {"operators": dict(self.operators), **shares, "unsized": self.unsized}
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What a workload has and no kernel here computes: it takes as long as its bytes do. operators: by name, how many.
+    bytes, time_ps: of all of them."""
+
+    operators: Mapping[str, int]
+    bytes: int
+    time_ps: int
+
+    def to_dict(self, time_ps: int) -> dict[str, Any]:
+        """By schema.json. time_ps: of the whole run."""
+        share = self.time_ps / max(time_ps, 1)
+        return {"operators": dict(self.operators), "bytes": self.bytes, "time_share": min(1.0, share)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +380,7 @@ class RunRecord:
     layers: Sequence[LayerTime] = ()
     """The layers of a network, in the order of its file."""
     left_out: LeftOut | None = None
+    streamed: Streamed | None = None
     """What is no part of the run; None where nothing is missing."""
     trust: Trust | None = None
     """How far its time can be trusted; None where nobody asked."""

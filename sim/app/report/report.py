@@ -78,6 +78,8 @@ class Report(Shown):
             ]
         if run.left_out is not None:
             result["left_out"] = run.left_out.to_dict(run.macs, run.operand_bytes)
+        if run.streamed is not None:
+            result["streamed"] = run.streamed.to_dict(run.time_ps)
         if run.operators:
             result["profile"] = [entry.to_dict() for entry in profile(run)]
         if run.host_ps:

@@ -78,6 +78,15 @@ class _Picks:
             self._held.hold(kernel)
         return program, estimate_ps
 
+    def refuses(self, op: Operator) -> bool:
+        """Whether no kernel here computes an operator, for which its bytes can stand: it multiplies no matrices."""
+        if op.macs or isinstance(op, CopyH2D | AllReduce | Collective):
+            return False
+        try:
+            return not self._offers(op)
+        except InputError:
+            return True
+
     def _saved(self, name: tuple[str, str]) -> int:
         kernels = self._ran.get(name, ()) if self._cold else ()
         return sum(cold_ps(self.spec, kernel.code_bytes) for kernel in kernels if kernel in self._held)
@@ -87,8 +96,10 @@ def plan_graph(request: Request, spec: GpuSpec, offers: Offers, cold: bool) -> P
     """Kernels and addresses of all steps; InputError where one cannot run or they do not fit the device memory. cold:
     kernels fetch their code when they first run."""
     graph, form = _graph_in_form(request, spec)
-    addresses, end = graph.addresses()
     picks = _Picks(spec, offers, cold)
+    if graph.others == "stream":
+        graph = graph.streaming(picks.refuses)
+    addresses, end = graph.addresses()
     sums = cache(lambda op: shared(op, spec, _SUMS[FORMS[form][0]]))
     steps = [
         dataclasses.replace(_planned(graph, step, picks, sums, addresses, end), place=Place(step.stream, waits))

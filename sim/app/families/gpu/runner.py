@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -23,7 +24,7 @@ from sim.app.families.gpu.records import machine_figures
 from sim.app.families.gpu.sampled import sample_note
 from sim.app.families.gpu.steps import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
-from sim.app.report.record import CheckResult, OperatorTime
+from sim.app.report.record import CheckResult, LeftOut, OperatorTime, Streamed
 from sim.app.report.text import bytes_text
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
@@ -419,10 +420,15 @@ class GraphPlan(Unweighed):
                 sum(record.time_ps for record in entry.records),
                 step.op.flops,
                 entry.planned.schedule,
+                step.op.operand_bytes if step.stands_in else 0,
             )
             for step, entry, time in zip(self.planned.graph.steps, done.done, done.times, strict=True)
         ]
-        return replace(found, operators=operators)
+        unread = self.planned.graph.unread
+        moved = sum(unread.elements.values()) * unread.element_bytes
+        left_out = LeftOut(unread.calls, 0, moved, unread.unsized) if unread.calls else None
+        notes = [*found.notes, *self.planned.graph.notes]
+        return replace(found, operators=operators, streamed=_streamed(operators), left_out=left_out, notes=notes)
 
     def _shown(self, entry: Done) -> Shown:
         """A step as a timeline shows it."""
@@ -436,6 +442,14 @@ class GraphPlan(Unweighed):
 def _facts(request: Request, schedule: str) -> dict[str, str]:
     """What a reader of a timeline must know of what ran."""
     return {"workload": str(request.asked), "machine": request.machine.label, "schedule": schedule}
+
+
+def _streamed(operators: Sequence[OperatorTime]) -> Streamed | None:
+    """What copies of their bytes stand for."""
+    own = [operator for operator in operators if operator.streamed_bytes]
+    calls = dict(sorted(Counter(operator.name for operator in own).items()))
+    moved, time_ps = (sum(getattr(one, name) for one in own) for name in ("streamed_bytes", "device_ps"))
+    return Streamed(calls, moved, time_ps) if calls else None
 
 
 def _streams(spec: GpuSpec, work: Work, done: StepsRun) -> list[str]:
