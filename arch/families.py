@@ -37,6 +37,8 @@ class Family:
     check_program: function that refuses such a program before it runs, by InputError; empty: all are taken.
     compiled_kernels: whether its machines run compiled kernels and traces of them.
     belongs: by primary figure, the function that says which figures go with it (`arch.belongs`).
+    new_machine: rules of what belongs together in a machine that somebody thinks up, by wish (`arch.new_machine`);
+        empty: there are none.
     units: modules, and packages of modules, that declare in `FIGURES` the figures that they read.
     above: figures that are read by what lies above the engines, by the package that reads them.
     memories: what its machines call their external memories.
@@ -56,6 +58,7 @@ class Family:
     check_program: str = ""
     compiled_kernels: bool = False
     belongs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    new_machine: str = ""
     units: tuple[str, ...] = ()
     above: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     memories: tuple[str, ...] = ("dram",)

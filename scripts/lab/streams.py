@@ -21,8 +21,8 @@ from scripts.lab.data import LAB
 from sim.gpu.engine.api import Device
 from sim.gpu.language import Program
 from sim.gpu.power.regulator import FixedClock
+from workloads.accuracy.splits import half
 from workloads.gpu import micro
-from workloads.silicon.rows import half
 
 STREAMS_CSV = LAB / "b200_streams.csv"
 _COUNTERS = ("l2_read_sectors", "l2_coalesced_sectors", "l2_far_read_sectors", "dram_read_bytes")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
-from sim.app.cli import arguments
+from sim.app.cli import arguments, machines
 from sim.app.cli import study as study
 from sim.app.cli import trace as trace
 from sim.app.cli.arguments import Parser, as_json
@@ -94,6 +94,7 @@ def _parser() -> Parser:
     _add_validate(commands)
     study.add_commands(commands)
     trace.add_command(commands)
+    machines.add_command(commands)
     return parser
 
 
@@ -488,11 +489,11 @@ def _archs(options: argparse.Namespace) -> int:
         return FINE
     if options.set:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
-    machines = Machines()
+    found = Machines()
     if options.json:
-        print(as_json(machines.to_dict()))
+        print(as_json(found.to_dict()))
     else:
-        show(machines.sections())
+        show(found.sections())
     return FINE
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from arch.load import load_arch
 from scripts.lab import streams
-from workloads.silicon.rows import half
+from workloads.accuracy.splits import half
 
 BY_TEXT = {(row.kind, row.text): row for row in streams.rows()}
 RATES = (

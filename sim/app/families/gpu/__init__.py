@@ -20,6 +20,7 @@ FAMILY = Family(
         "l2.bandwidth": "arch.belongs:slices",
         "shared.bandwidth": "arch.belongs:array",
     },
+    new_machine="arch.new_gpu:WISHES",
     units=(
         "sim.gpu.engine",
         "sim.gpu.units",
