@@ -174,7 +174,7 @@ def test_what_python_on_a_page_imports_is_there(page: str) -> None:
 def test_every_command_has_its_section() -> None:
     help_ = _parser().format_help()
     (commands,) = re.findall(r"positional arguments:\n  COMMAND\n(.*?)\n\n", help_, re.DOTALL)
-    words = re.findall(r"^    (\w+)", commands, re.MULTILINE)
+    words = re.findall(r"^    ([\w-]+)", commands, re.MULTILINE)
     assert words
     assert [word for word in words if f"\n## {word}\n" not in PAGES["commands.md"]] == []
     assert [word for word in words if f"[`tilewave {word}`](#{word})" not in PAGES["commands.md"]] == []
