@@ -1,6 +1,6 @@
 """The project's own baseline (`tilewave.toml`, `cycles.lock`): a change of the model shows here, accepted on purpose.
 
-`pytest tests/test_golden.py --golden-update` records what is there now, here and in the README's example.
+`pytest tests/test_golden.py --golden-update` records what is there now, here and in the example of docs/running.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sim.app.study.lockfile import read
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tilewave.toml"
-README = ROOT / "README.md"
+RUNNING = ROOT / "docs" / "running.md"
 
 
 def test_cycles_are_those_on_record(request: pytest.FixtureRequest) -> None:
@@ -42,14 +42,14 @@ def test_throttled_cases_are_throttled() -> None:
 
 
 @pytest.mark.slow
-def test_the_readmes_example_prints_what_is_shown(
+def test_the_example_prints_what_is_shown(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = README.read_text(encoding="utf-8")
+    text = RUNNING.read_text(encoding="utf-8")
     ((block, command, shown),) = re.findall(r"```\n(\$ (tilewave [^\n]*)\n(.*?))```", text, re.DOTALL)
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out
     if request.config.getoption("--golden-update"):
-        README.write_text(text.replace(block, f"$ {command}\n{printed}"), encoding="utf-8")
+        RUNNING.write_text(text.replace(block, f"$ {command}\n{printed}"), encoding="utf-8")
     else:
         assert printed == shown

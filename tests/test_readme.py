@@ -34,7 +34,7 @@ def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_lessons_are_named() -> None:
     lessons = {path.stem for path in (ROOT / "scripts" / "lessons").glob("*.py")} - {"lesson"}
-    section = PAGES["README.md"].partition("## Lessons")[2].partition("\n## ")[0]
+    section = PAGES["labs.md"].partition("## Lessons")[2].partition("\n## ")[0]
     assert [lesson for lesson in sorted(lessons) if f"`{lesson}`" not in section] == []
 
 
