@@ -213,6 +213,37 @@ class Dsmem(Group):
     write_bytes_per_cycle: BytesPerCycle = Field(description="an SM, all SMs writing")
 
 
+class Tcgen05(Group):
+    """The tensor unit of an SM whose sums lie in tensor memory (Blackwell's tcgen05). What its products take of it is
+    in rows `tcgen05_mma` of the instruction table: of 128 rows and eight columns. Two SMs can share a product (a
+    pair)."""
+
+    columns: Count = Field(description="of tensor memory, which has 128 lanes of 32 bits in each")
+    queue: Count = Field(description="products that wait in an SM before the warp that issues them stalls")
+    latency_cycles: Cycles = Field(
+        description="from a product's issue to the end of a wait for it, beyond its interval and the read of its first"
+        " operand from shared memory"
+    )
+    pair_latency_cycles: Cycles = Field(description="further cycles of a pair's product")
+    half_latency_cycles: Cycles = Field(description="further cycles of a pair's product with 64 rows an SM")
+    scaled_latency_cycles: Cycles = Field(description="further cycles of a product with scales")
+    pair_gap_cycles: MeanCycles = Field(
+        description="between products of a pair that wait for their operands from shared memory, 128 rows an SM"
+    )
+    half_gap_cycles: MeanCycles = Field(description="as pair_gap, 64 rows an SM")
+    floor_cycles: MeanCycles = Field(description="least interval between two products")
+    read_bytes_per_cycle: BytesPerCycle = Field(description="tensor memory to registers, all four quarters")
+    write_bytes_per_cycle: BytesPerCycle = Field(description="registers to tensor memory, all four quarters")
+    read_latency_cycles: Cycles = Field(description="from the read of the last column to the end of a wait for it")
+    write_latency_cycles: Cycles = Field(description="from the write of the last column to the end of a wait for it")
+    copy_latency_cycles: Cycles = Field(description="of a copy from shared to tensor memory, beyond what it takes")
+    copy_cycles: Cycles = Field(description="that a copy of 128 lanes and 128 bits takes")
+    allocation_cycles: Cycles = Field(description="that an allocation of columns takes where some are free")
+    cancel_cycles: Cycles = Field(
+        description="from a request for a cluster that has not started to the answer (cluster launch control)"
+    )
+
+
 class L2(Group):
     """The L2 cache: partitions of slices, sectored, set-associative, write-back."""
 
@@ -501,6 +532,12 @@ _ROW_DOCUMENTS: Mapping[str, Mapping[str, Documents]] = MappingProxyType(
             "pipe": Documents("wgmma is what a tensor core does", "interval"),
             "stall": Documents("operand bandwidth and the interval bound it", "interval"),
         },
+        "tcgen05_mma": {
+            "pipe": Documents("it is what a tensor core does", "interval"),
+            "latency": Documents("the unit has it", "tcgen05.latency"),
+            "stall": Documents("operand bandwidth and the interval bound it", "interval"),
+            "floor": Documents("the unit has it", "tcgen05.floor"),
+        },
     }
 )
 """Columns of instruction rows that nothing reads, by the rows' ops."""
@@ -508,7 +545,7 @@ _ROW_DOCUMENTS: Mapping[str, Mapping[str, Documents]] = MappingProxyType(
 _NO_FLOOR = Documents("rows of every n alone have a floor", "interval")
 
 
-_WARPGROUP_OPS = ("wgmma", "wgmma_rs")
+_WARPGROUP_OPS = ("wgmma", "wgmma_rs", "tcgen05_mma")
 
 
 _OTHER_NAMES = {
@@ -576,7 +613,7 @@ class Instruction(Group):
 
     @property
     def of_warpgroup(self) -> bool:
-        """Whether four warps execute it together, one on each sub-core."""
+        """Whether it occupies the tensor cores of all sub-cores."""
         return self.op in _WARPGROUP_OPS
 
     def at(self, n: int) -> Instruction:
@@ -616,6 +653,7 @@ class GpuSpec(MachineSpec):
     cp_async: CpAsync | None = None
     tma: Tma | None = None
     dsmem: Dsmem | None = None
+    tcgen05: Tcgen05 | None = None
     l2: L2
     dram: Dram
     clock: Clock

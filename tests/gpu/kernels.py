@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sim.gpu.language import (
     Program,
     RegisterTile,
     RoleBuilder,
+    minimum,
 )
 
 Array = np.ndarray[Any, Any]
@@ -308,3 +310,132 @@ def butterfly() -> Program:
         )
         r.stg(y[:, :], value.whole, 1)
     return Program("sum", (x, y), (kernel.build(),), "shuffles")
+
+
+def tensor_gemm(m: int = 256, n: int = 128, k: int = 192, *, pair: bool = False, clc: bool = False) -> Program:
+    """C = 4 A B (3 A B of pairs) with sums in tensor memory: A is in shared memory, copied from there, and doubled by
+    way of registers. Tiles of 128x64x64 a CTA, or of both of a pair; CTAs that have not started are asked for where
+    `clc`."""
+    tm, tn, tk, sms = 128, 64, 64, 2 if pair else 1
+    a, b, c = matrix("a", m, k, "bf16"), matrix("b", k, n, "bf16"), matrix("c", m, n, "fp32", "output")
+    kernel = KernelBuilder("tensor_gemm", (m // tm * (n // tn), 1, 1), (sms, 1, 1))
+    sa = kernel.shared("sa", (tm, tk), "bf16", 2, swizzle_bytes=128)
+    sb = kernel.shared("sb", (tk, tn // sms), "bf16", 2)
+    answer = kernel.shared("answer", (1, 4), "int32")
+    acc, doubled = kernel.tensor("acc", (tm, tn), "fp32"), kernel.tensor("doubled", (tm, tk), "bf16")
+    copied = kernel.tensor("copied", (tm, tk), "bf16")
+    full, empty = kernel.mbarrier("full", 2, 1), kernel.mbarrier("empty", 2, 1)
+    landed, ready = kernel.mbarrier("landed", 2, 1), kernel.mbarrier("ready", 1, 4 * sms)
+    used = kernel.mbarrier("used", 1, 1)
+    done, free = kernel.mbarrier("done", 1, 1), kernel.mbarrier("free", 1, 4 * sms)
+    asked, answered = kernel.mbarrier("asked", 1, 1), kernel.mbarrier("answered", 1, 6 * sms)
+    both, first = (3, 1) if pair else (None, None)
+    steps, rows = k // tk, m // (tm * sms)
+    worker = CTA_X // sms if pair else CTA_X
+
+    def start(r: RoleBuilder) -> None:
+        if pair:
+            r.cluster_sync()
+        else:
+            r.bar_sync(0, 6)
+
+    def tiles(r: RoleBuilder, body: Callable[[Expr, Expr], None]) -> None:
+        """Calls for the body of a tile: its number, and how many the CTA has done before."""
+        tile, turn = r.assign("tile", worker), r.assign("turn", 0)
+        if not clc:
+            body(tile, turn)
+            return
+        with r.loop_while(tile >= 0):
+            body(minimum(tile, rows * (n // tn) - 1), turn)
+            r.mbarrier_wait(asked, 0, turn)
+            r.query_cancel("tile", answer.stage())
+            r.mbarrier_arrive(answered, 0, first)
+            r.assign("turn", turn + 1)
+
+    def row(tile: Expr) -> Expr:
+        return (tile % rows * sms + (CLUSTER_RANK if pair else 0)) * tm
+
+    with kernel.role("epilogue", warps=4, registers=128) as r:
+        with r.when(WARP.equals(0)):
+            r.tcgen05_alloc()
+        start(r)
+
+        def results(tile: Expr, turn: Expr) -> None:
+            part, twice = RegisterTile("part", (32, tk), "bf16"), RegisterTile("twice", (32, tk), "bf16")
+            with r.loop("k", steps) as i:
+                step = turn * steps + i
+                r.mbarrier_wait(landed, step % 2, step // 2)
+                r.lds(part.whole, sa[step % 2, WARP * 32 : 32, :], 8)
+                r.run("fmul", 64, dtype="fp32", dst=twice.whole, srcs=(part.whole,), compute=lambda old, x: 2 * x)
+                r.mbarrier_wait(used, 0, step - 1)
+                r.tcgen05_fence_after()
+                r.tcgen05_st(doubled[0, WARP * 32 : 32, :], twice.whole)
+                r.tcgen05_wait_st()
+                r.tcgen05_fence_before()
+                r.mbarrier_arrive(ready, 0, first)
+            out = RegisterTile("out", (32, tn), "fp32")
+            r.mbarrier_wait(done, 0, turn)
+            r.tcgen05_fence_after()
+            r.tcgen05_ld(out.whole, acc[0, WARP * 32 : 32, :])
+            r.tcgen05_wait_ld()
+            r.tcgen05_fence_before()
+            r.mbarrier_arrive(free, 0, first)
+            r.stg(c[row(tile) + WARP * 32 : 32, tile // rows * tn : tn], out.whole)
+
+        tiles(r, results)
+        r.bar_sync(1, 4)
+        with r.when(WARP.equals(0)):
+            r.tcgen05_dealloc()
+        if pair:
+            r.cluster_sync()
+    with kernel.role("producer", warps=1, registers=128) as r:
+        start(r)
+
+        def loads(tile: Expr, turn: Expr) -> None:
+            if clc:
+                r.mbarrier_expect(asked, 0, 16)
+                with r.when(CLUSTER_RANK.equals(0)):
+                    r.mbarrier_wait(answered, 0, turn - 1)
+                    r.try_cancel(answer.stage(), asked, 0, both)
+            with r.loop("k", steps) as i:
+                step = turn * steps + i
+                stage = step % 2
+                r.mbarrier_wait(empty, stage, step // 2 - 1)
+                with r.when(CLUSTER_RANK.equals(0)):
+                    r.mbarrier_expect(full, stage, sms * (sa.stage_bytes + sb.stage_bytes))
+                r.tma_load(sa.stage(stage), a[row(tile) : tm, i * tk : tk], full, stage, pair=pair)
+                column = tile // rows * tn + (CLUSTER_RANK * (tn // sms) if pair else 0)
+                r.tma_load(sb.stage(stage), b[i * tk : tk, column : tn // sms], full, stage, pair=pair)
+
+        tiles(r, loads)
+        if pair:
+            r.cluster_sync()
+    with kernel.role("mma", warps=1, registers=128) as r:
+        start(r)
+
+        def products(tile: Expr, turn: Expr) -> None:
+            with r.when(CLUSTER_RANK.equals(0)):
+                r.mbarrier_wait(free, 0, turn - 1)
+                r.tcgen05_fence_after()
+                with r.loop("k", steps) as i:
+                    step = turn * steps + i
+                    stage = step % 2
+                    second = sb.stage(stage)
+                    r.mbarrier_wait(full, stage, step // 2)
+                    shape: Any = {"shape": f"m{tm * sms}n{tn}k16", "dtype": "bf16", "count": 4, "pair": pair}
+                    r.tcgen05_mma(acc.stage(), sa.stage(stage), second, accumulate=i > 0, **shape)
+                    r.mbarrier_arrive(landed, stage, both)
+                    r.mbarrier_wait(ready, 0, step)
+                    r.tcgen05_fence_after()
+                    r.tcgen05_mma(acc.stage(), doubled.stage(), second, **shape)
+                    if not pair:
+                        r.tcgen05_cp(copied.stage(), sa.stage(stage), 8)
+                        r.tcgen05_mma(acc.stage(), copied.stage(), second, **shape)
+                    r.tcgen05_commit(used, 0, both)
+                    r.tcgen05_commit(empty, stage, both)
+                r.tcgen05_commit(done, 0, both)
+
+        tiles(r, products)
+        if pair:
+            r.cluster_sync()
+    return Program("tensor_gemm", (a, b, c), (kernel.build(),), "tcgen05")

@@ -16,6 +16,7 @@ from tests.gpu.kernels import (
     mma_gemm,
     numbers,
     split_sum,
+    tensor_gemm,
     tma_copy,
     two_kernels,
     wgmma_gemm,
@@ -37,6 +38,11 @@ def _rows(program: Program, function: Callable[[Array], Array]) -> Case:
     return program, {"x": x}, {"y": function(x)}
 
 
+def _tensor(program: Program, times: int) -> Case:
+    program, inputs, outputs = _gemm(program)
+    return program, inputs, {"c": times * outputs["c"]}
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "TMA copy": lambda: _rows(tma_copy(), lambda x: x),
     "wgmma": lambda: _gemm(wgmma_gemm(128, 256, 320)),
@@ -45,6 +51,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "mma with cp.async, four stages": lambda: _gemm(mma_gemm(k=256, stages=4)),
     "semaphore": lambda: _rows(split_sum(), lambda x: 2 * x.sum(axis=0, keepdims=True)),
     "two kernels": lambda: _rows(two_kernels(), lambda x: 2 * x),
+    "tensor memory": lambda: _tensor(tensor_gemm(clc=True), 4),
+    "tensor memory of pairs": lambda: _tensor(tensor_gemm(512, pair=True, clc=True), 3),
     "dynamic scheduler": lambda: _rows(dynamic_copy(), lambda x: x),
 }
 

@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 
 from arch.gpu import GpuSpec, WarpScheduler
+from arch.load import load_arch
 from arch.reads import recorded
 from sim.gpu.engine import api, boxes, fetch, global_memory, parameters, scheduler, semaphores, tma
 from sim.gpu.engine.api import Device
@@ -21,13 +22,29 @@ from sim.gpu.engine.state import CHIP_WIDTH, SM_WIDTH
 from sim.gpu.lower.listing import listing
 from sim.gpu.lower.occupancy import occupancy, shared_of_cta
 from sim.gpu.lower.tables import N_SCOREBOARDS, N_TILES, N_VARS, WarpVariables
-from sim.gpu.units import barriers, cp_async, cta, l1, pipes, policies, port, record, shared, tensor, tree, warp
+from sim.gpu.units import (
+    barriers,
+    cp_async,
+    cta,
+    l1,
+    pipes,
+    policies,
+    port,
+    record,
+    shared,
+    tcgen05,
+    tensor,
+    tree,
+    warp,
+)
 from sim.gpu.units.chip import Launching, Part
-from tests.gpu.kernels import butterfly, dynamic_copy, exchange, mma_gemm, split_sum, tma_copy, wgmma_gemm
+from tests.gpu.kernels import butterfly, dynamic_copy, exchange, mma_gemm, split_sum, tensor_gemm, tma_copy, wgmma_gemm
+from workloads.gpu.micro import tensor_products
 
 # Its roles re-allocate registers, so that all warps start with 168.
 GEMM = wgmma_gemm()
 GEMM = replace(GEMM, kernels=(replace(GEMM.kernels[0], launch_registers=168),))
+PRODUCTS = (("m128n64k32", "mxfp8"), ("m256n64k16", "bf16"))
 FOLDERS = (Path(api.__file__).parent, Path(tensor.__file__).parent)
 MODULES = {f"sim.gpu.{f.name}.{path.stem}" for f in FOLDERS for path in f.glob("*.py") if path.stem != "__init__"}
 
@@ -39,9 +56,18 @@ ROWS: dict[str, tuple[tuple[type[IntEnum], ...], int, dict[IntEnum, int]]] = {
         {},
     ),
     "SM": (
-        (shared.SharedMemory, port.Port, global_memory.LoadStore, cta.CtaSlots, tma.Tma, fetch.InstructionFetch, l1.L1),
+        (
+            shared.SharedMemory,
+            port.Port,
+            global_memory.LoadStore,
+            cta.CtaSlots,
+            tma.Tma,
+            fetch.InstructionFetch,
+            l1.L1,
+            tcgen05.TensorMemory,
+        ),
         SM_WIDTH,
-        {},
+        {tcgen05.TensorMemory.READ_FREE: tcgen05.QUARTERS, tcgen05.TensorMemory.WRITE_FREE: tcgen05.QUARTERS},
     ),
     "sub-core": (
         (pipes.SubCore, scheduler.Overtaken, scheduler.Line, tensor.RegisterFile, tensor.TensorCore),
@@ -59,6 +85,7 @@ ROWS: dict[str, tuple[tuple[type[IntEnum], ...], int, dict[IntEnum, int]]] = {
             WarpVariables,
             boxes.Walk,
             tensor.TensorWarp,
+            tcgen05.TensorMemoryWarp,
             cp_async.CpAsyncGroups,
             tma.BulkGroups,
             semaphores.TileWarp,
@@ -132,7 +159,11 @@ def test_machine_files_name_every_policy_of_the_warp_scheduler() -> None:
 
 def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(hopper: GpuSpec, ampere: GpuSpec) -> None:
     read: dict[str, set[str]] = {}
+    blackwell = load_arch("b200", {"sm.count": 2, "gpc.count": 2})
+    pair = load_arch("b200", {"sm.count": 2, "gpc.count": 1})
     for machine, overrides, programs in (
+        (blackwell, {}, (tensor_gemm(clc=True),)),
+        (pair, {}, [tensor_products(*product, 1, pair=True) for product in PRODUCTS]),
         (hopper, {}, (tma_copy(), GEMM, dynamic_copy(), exchange())),
         (ampere, {}, (mma_gemm(), split_sum(), butterfly())),
         (ampere, {"scheduler": "two_level"}, (mma_gemm(),)),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.gpu.check.instances import Instance, Place, places, run_warp, warp_roles
-from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, SharedTile
+from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, SharedTile, walk
 from sim.gpu.language.ops import GROUPS, Action, Group
 
 #: These wait until the warp's own loads and stores have been performed, as the memory model says of what releases.
@@ -95,10 +95,17 @@ class _Launch:
         self.flags: Counter[int] = Counter()
         self.tiles: dict[int, list[int]] = {}
         self.next_tile = 0
+        ops = [op for role in kernel.roles for op in walk(role.body)]
+        clusters = kernel.ctas // kernel.cluster_size
+        asks = any(op.spec.action is Action.READ_CANCELLED for op in ops)
+        self.waiting = list(range(min(2, clusters), clusters)) if asks else []  # clusters that have not started
+        self.answers: dict[int, list[int]] = {}
 
     def run(self) -> int:
         """Runs to the end; the tick of the last effect."""
         for place in places(self.kernel):
+            if place.cluster in self.waiting:
+                continue
             for number, (role, in_role) in enumerate(warp_roles(self.kernel)):
                 program = run_warp(self.kernel, place, number)
                 warp = _Warp(place, number, role.name, in_role, program)
@@ -172,6 +179,10 @@ class _Launch:
                 self.next_tile += 1
             value = tiles[warp.tiles]
             warp.tiles += 1
+        if instance.op.spec.action is Action.READ_CANCELLED:
+            known = self.answers.get(warp.place.cta, [])
+            value = known[warp.tiles] if warp.tiles < len(known) else -1
+            warp.tiles += 1
         self.log(warp, instance, warp.issued, warp.issued, self.now, value)
         self.advance(warp, value)
 
@@ -240,6 +251,8 @@ class _Launch:
                 return (lambda: meeting[0] > generation), f"{op.opcode} of {self.expected(instance)} warps"
             case Action.ACQUIRE:
                 return (lambda: self.flags[instance.stage] >= instance.value), f"semaphore {instance.stage}"
+            case Action.READ_CANCELLED:
+                return (lambda: True), "an answer"
             case Action.NEXT_TILE:
                 return (lambda: True), "next tile"
             case Action.AWAIT_GROUPS:
@@ -247,6 +260,8 @@ class _Launch:
                 closed = warp.closed[spec.group]
                 ends = [group[0 if spec.until_read else 1] for group in closed]
                 due = max(ends[: max(0, len(ends) - instance.value)], default=now)
+                if not spec.group.closes:
+                    due = max(now, warp.latest[spec.group])
                 if due > now:
                     self.at(due, lambda: None)
                 return (lambda: self.now >= due), f"{op.opcode} {instance.value}"
@@ -268,7 +283,8 @@ class _Launch:
             case Action.ARRIVE_AFTER_GROUP:
                 assert spec.group is not None
                 done = max(warp.latest[spec.group], now)
-                self.at(done, partial(self.arrive, self.phase(warp.place.cta, instance)))
+                for cta in self.targets(warp, instance.mask):
+                    self.at(done, partial(self.arrive, self.phase(cta, instance)))
             case Action.RELEASE:
                 done = now + self.delay()
                 self.at(done, lambda: self.flags.update([instance.stage]))
@@ -317,8 +333,12 @@ class _Launch:
         if op.spec.lands:
             assert op.dst is not None
             size = op.dst.size_bytes
+            found = self.waiting.pop(0) if op.opcode == "try_cancel" and self.waiting else -1
             for cta in self.targets(warp, instance.mask):
-                phase = self.phase(cta, instance)
+                if op.opcode == "try_cancel":
+                    self.answers.setdefault(cta, []).append(found)
+                peers = warp.place.peers
+                phase = self.phase(peers[peers.index(cta) & ~1] if op.pair else cta, instance)
 
                 def land(phase: _Phase = phase) -> None:
                     phase.bytes -= size
@@ -329,6 +349,9 @@ class _Launch:
             group = op.spec.group
             if group.warps > 1:
                 done = read = self.together[*self.companions(warp, group), warp.joined - 1][1]
+            if group.in_order:
+                read = max(read, warp.latest[group])
+                done = max(done, read)
             warp.open[group].append((read, done))
             warp.latest[group] = max(warp.latest[group], done)
         elif any(isinstance(b.buffer, SharedTile | GlobalTensor) for b in (*instance.srcs, instance.dst) if b):

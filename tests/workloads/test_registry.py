@@ -47,7 +47,7 @@ def test_only_what_is_asked_for_is_imported() -> None:
     )
     root = Path(workloads.__file__).resolve().parents[1]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-    assert done.stdout.split() == ["6", "False", "True", "False"]
+    assert done.stdout.split() == ["7", "False", "True", "False"]
 
 
 def test_operators_found_by_reading_are_what_their_modules_declare() -> None:

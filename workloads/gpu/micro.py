@@ -10,9 +10,11 @@ import math
 import re
 from collections.abc import Sequence
 
+from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
+from arch.tcgen05 import SCALED_FORMATS
 from sim.gpu.language import (
     CTA_X,
     WARP,
@@ -526,3 +528,30 @@ def copy_stream(ctas: int, threads: int, width: int, stages: int, trips: int) ->
         r.cp_async(tile[i % stages, WARP * piece : piece], source, 1, vector_bytes=width)
         r.cp_commit()
     return _program("copy_stream", [x], kernel.build())
+
+
+def tensor_products(shape: str, dtype: str, count: int, *, pair: bool = False, from_shared: bool = True) -> Program:
+    """`count` products of a shape (`tcgen05.mma`), a commit and a wait for it, by one CTA or a pair. from_shared: the
+    first operand is in shared memory, else in tensor memory."""
+    m, n, k = (int(x) for x in re.findall(r"\d+", shape))
+    sms, scaled = 2 if pair else 1, dtype in SCALED_FORMATS
+    elements = dtype if dtype in DTYPE_BYTES else "uint8"  # of four bits two to a byte: nobody reads their values
+    kernel = KernelBuilder("tensor_products", (sms, 1, 1), (sms, 1, 1), code_bytes=_SMALL_CODE)
+    first, second = (kernel.shared(name, (rows // sms, k), elements) for name, rows in (("a", m), ("b", n)))
+    sums = kernel.tensor("sums", (m // sms, n), "fp32")
+    given = kernel.tensor("given", (m // sms, k), elements)
+    scales = kernel.tensor("scales", (128, 16), "uint8")
+    over = kernel.mbarrier("over", 1, 1)
+    with kernel.role("warp", warps=1, registers=32) as r:
+        r.tcgen05_alloc()
+        r.cluster_sync()
+        with r.when(CTA_X.equals(0)):
+            r.tcgen05_mma(
+                sums.stage(), (first if from_shared else given).stage(), second.stage().T, shape=shape, dtype=dtype,
+                count=count, pair=pair, scales=(scales.stage(), scales.stage()) if scaled else None,
+            )  # fmt: skip
+            r.tcgen05_commit(over, 0)
+            r.mbarrier_wait(over, 0, 0)
+        r.cluster_sync()
+        r.tcgen05_dealloc()
+    return _program("tensor_products", [], kernel.build())

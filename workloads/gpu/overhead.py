@@ -71,6 +71,9 @@ WGMMA_PRODUCER_STEP = Overhead(alu=33, imad=3)
 WGMMA_EPILOGUE_TILE = Overhead(alu=44, imad=36)
 """Once a tile; a subtile adds a fence, two barriers and its own address: WGMMA_EPILOGUE_SUBTILE."""
 WGMMA_EPILOGUE_SUBTILE = Overhead(alu=2)
+TCGEN05_PRODUCER_STEP, TCGEN05_STEP = Overhead(alu=24), Overhead(alu=24)
+"""Of one k step of the thread that asks for operands, and of the one that multiplies: barriers' addresses, descriptors,
+counters. Assumed; each waits for its step far longer."""
 TF32_PER_FRAGMENT_WORD = 1
 """Integer additions by which CUTLASS rounds an fp32 operand of mma.sync to tf32, a register each
 (`round_half_ulp_truncate`): 64x64_32x6 has 205 instructions a warp and step, of which 51 are not counted otherwise."""

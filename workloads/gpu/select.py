@@ -14,7 +14,9 @@ from workloads.gpu.configuration import Configuration
 from workloads.ops import Operator
 
 WITHOUT = " without "
-MECHANISMS = ("wgmma", "tma", "warp_specialization", "pingpong", "overlap", "multicast")
+MECHANISMS = (
+    "wgmma", "tensor_memory", "tma", "warp_specialization", "pingpong", "overlap", "multicast", "pairs", "clc",
+)  # fmt: skip
 """What a schedule can be asked to do without, where its kernels use it: each gives another program. Several are left
 out in this order, those first that others need, whatever the order in which they are asked for. A configuration's
 `without` gives the schedule that is left."""

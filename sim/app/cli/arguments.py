@@ -186,7 +186,8 @@ def add_conditions(parser: Parser) -> None:
     add("--exact", action="store_true", help="issue every instruction singly")
     add(
         "--without", nargs="+", action="extend", default=[], metavar="M",
-        help="leave a mechanism out, as another program: tma, wgmma, warp_specialization, pingpong, overlap, multicast",
+        help="leave a mechanism out, as another program: tma, wgmma, tensor_memory, warp_specialization, pingpong, "
+        "overlap, multicast, pairs, clc",
     )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from sim.gpu.check.gates import MBarrierStage
 from sim.gpu.check.happens_before import AGENTS, NEVER, OWN, OWN_FENCED, Access, History
 from sim.gpu.check.instances import Box
 from sim.gpu.check.warps import Pending, Step, Warp
-from sim.gpu.language import GlobalTensor, Kernel, RegisterTile, walk
-from sim.gpu.language.ops import Action
+from sim.gpu.language import GlobalTensor, Kernel, RegisterTile, TensorTile, walk
+from sim.gpu.language.ops import TENSOR_LOADS, TENSOR_STORES, Action
 
 Key = tuple[int, str, int]  #: CTA (-1 for device memory), buffer, stage
 
@@ -23,16 +23,20 @@ Key = tuple[int, str, int]  #: CTA (-1 for device memory), buffer, stage
 _FENCED = {OWN: OWN_FENCED} | {a.done: a.fenced for a in AGENTS.values() if a.fenced != a.done}
 #: Component of the reads of an asynchronous op, by that of its end.
 _READ = {a.done: a.read for a in AGENTS.values()}
+#: Component that an op on tensor memory must know of an earlier one there, by that of its end.
+_FOLLOWED = {a.done: a.followed for group, a in AGENTS.items() if group.tensor_memory}
+_AWAITED = [AGENTS[group].done for group in (TENSOR_LOADS, TENSOR_STORES)]
 
 
 class Agent(NamedTuple):
     """Who makes an op's accesses. component: of its warp, None for what lands on an mbarrier, which has the barrier's;
-    epoch: in that component."""
+    epoch: in that component. in_order: those of one warp take effect in their order."""
 
     component: int | None
     epoch: int
     asynchronous: bool
     atomic: bool
+    in_order: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +69,10 @@ def agent_of(step: Step, read: int, done: int) -> Agent:
     spec, warp = step.spec, step.warp
     if spec.group is not None:
         epoch = warp.groups[spec.group].add(read, done)
-        return Agent(AGENTS[spec.group].done, epoch, spec.asynchronous_proxy, spec.atomic)
+        return Agent(AGENTS[spec.group].done, epoch, spec.asynchronous_proxy, spec.atomic, spec.group.in_order)
     if spec.lands:
         return Agent(None, NEVER, spec.asynchronous_proxy, spec.atomic)
-    return Agent(OWN, warp.clocks.epoch(warp.row), spec.asynchronous_proxy, spec.atomic)
+    return Agent(OWN, warp.clocks.epoch(warp.row), spec.asynchronous_proxy, spec.atomic, True)
 
 
 class Accesses:
@@ -107,15 +111,22 @@ class Accesses:
             # A bulk store's two ends: its source is free once read, its destination is there once done.
             end = agent.component if write else _READ.get(agent.component, agent.component)
             component = proxied = step.warp.component(end)
-            if write and not in_global and end in _FENCED:
+            if isinstance(box.buffer, TensorTile):
+                proxied = step.warp.component(_FOLLOWED.get(end, end))
+            elif write and not in_global and end in _FENCED:
                 proxied = step.warp.component(_FENCED[end])
         touch.access = Access(
             clipped, write, agent.atomic, step.warp.clocks, component, proxied, agent.epoch, step.what
         )  # fmt: skip
         history = self._histories.setdefault(touch.key, History())
-        proxy = agent.asynchronous and not in_global
+        tensor = isinstance(box.buffer, TensorTile)
+        # Who frees tensor memory has to know that what used it is over.
+        proxy = step.spec.action is Action.OPERATE if tensor else agent.asynchronous and not in_global
+        own = frozenset(step.warp.component(done) for done in _AWAITED) if tensor else frozenset()
         verb = "writes" if write else "reads"
-        for prior in history.conflicts(touch.access, step.warp.clock, asynchronous=proxy):
+        for prior in history.conflicts(
+            touch.access, step.warp.clock, asynchronous=proxy, own=own, in_order=tensor and agent.in_order
+        ):
             did = "written" if prior.write else "read"
             earlier = prior.what
             assert isinstance(earlier, What)
@@ -135,7 +146,11 @@ class Accesses:
             if (
                 not (flight.write or other.write)
                 or (flight.agent.atomic and other.agent.atomic)
-                or (other.warp is flight.warp and flight.agent.component == other.agent.component == OWN)
+                or (
+                    other.warp is flight.warp
+                    and flight.agent.in_order
+                    and flight.agent.component == other.agent.component
+                )
                 or not other.box.overlaps(flight.box)
             ):
                 continue
@@ -154,12 +169,12 @@ class Accesses:
     def land_own_stores(self, touch: Touch) -> None:
         """Before a warp's own load: its earlier stores are ahead of it in the load/store unit."""
         flight = touch.flight
-        if flight is None or flight.agent.component != OWN:
+        if flight is None or not flight.agent.in_order:
             return
         for other in list(self._flights[touch.key]):
             if other is flight:
                 break
-            mine = other.warp is flight.warp and other.agent.component == OWN
+            mine = other.warp is flight.warp and other.agent.component == flight.agent.component
             if mine and other.land and other.box.overlaps(flight.box):
                 other.land()
 
@@ -195,7 +210,7 @@ def use_registers(step: Step, epoch: int, immediate: bool, violations: Violation
             violations.of(what, "registers", f"touches registers {box} that {p.what} still owns", p.what.number)
             if p.write:
                 warp.array(box.buffer)[intersection(p.box, box).index] = np.nan
-        if group is not None and name in warp.unfenced.get(group, {name}):
+        if group is not None and group.register_fence and name in warp.unfenced.get(group, {name}):
             violations.of(what, "fence", f"uses registers {name} that no {group.name}_fence has ordered before it")
         for fenced, names in warp.unfenced.items():
             if fenced is not group:

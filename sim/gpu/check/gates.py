@@ -27,6 +27,11 @@ class Groups:
         """Closes the group."""
         self._closed.append((self.issued, self.read, self.done))
 
+    @property
+    def all(self) -> tuple[int, int, int]:
+        """As `finished`, of all of them."""
+        return self.issued, self.read, self.done
+
     def finished(self, left: int) -> tuple[int, int, int]:
         """(epoch, read ticks, done ticks) of the newest group that is finished when at most `left` are pending."""
         n = len(self._closed) - left

@@ -2,10 +2,12 @@
 
 Vector clocks over warps and over what runs beside them. A warp has components for its own accesses and for those that
 it fenced for the asynchronous proxy; and for each group of asynchronous ops (`GROUPS`) one for their ends, one for
-their reads where these can be awaited alone, and one for those that it fenced where they need it. Each stage of an
-mbarrier has one, counted in phases: a TMA load is known to have landed by whoever knows that the phase of its bytes is
-complete. A wait joins the clock of what it waits for; an access that conflicts with an earlier one must know that one's
-component up to its epoch.
+their reads where these can be awaited alone, and one for those that it fenced where they need it. Groups that access
+tensor memory have two more: of the ends that the warp has fenced before it signalled (a commit does that by itself),
+and of those behind which somebody who has learned of them has fenced his own accesses. Each stage of an mbarrier has
+one, counted in phases: a TMA load is known to have landed by whoever knows that the phase of its bytes is complete. A
+wait joins the clock of what it waits for; an access that conflicts with an earlier one must know that one's component
+up to its epoch.
 
 Source: Flanagan and Freund, "FastTrack" (PLDI 2009) for epochs; NVIDIA PTX ISA, "Memory Consistency Model" and "Async
 proxy" for the edges.
@@ -39,11 +41,14 @@ OWN, OWN_FENCED = 0, 1
 
 
 class GroupAgents(NamedTuple):
-    """Components of one warp for its asynchronous ops of one group: their ends, their reads, those that it fenced."""
+    """Components of one warp for its asynchronous ops of one group: their ends, their reads, those that it fenced; of
+    tensor memory, those that may be signalled, and those that accesses may follow."""
 
     done: int
     read: int
     fenced: int
+    signalled: int
+    followed: int
 
 
 def _agents() -> tuple[dict[Group, GroupAgents], int]:
@@ -56,11 +61,15 @@ def _agents() -> tuple[dict[Group, GroupAgents], int]:
             read, free = free, free + 1
         if not group.asynchronous_proxy:
             fenced, free = free, free + 1
-        agents[group] = GroupAgents(done, read, fenced)
+        signalled = followed = done
+        if group.tensor_memory:
+            signalled, followed, free = free, free + 1, free + 2
+        agents[group] = GroupAgents(done, read, fenced, signalled, followed)
     return agents, free
 
 
 AGENTS, N_AGENTS = _agents()
+_OF_TENSOR_MEMORY = [agents for group, agents in AGENTS.items() if group.tensor_memory]
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +77,7 @@ class Access:
     """One access of a box: the component and epoch that a later conflicting access must know.
 
     domain: the clocks that its component belongs to. proxy_component: the component to be known by an access through
-    the asynchronous proxy. what: printed for a person (op, CTA, warp, times).
+    the asynchronous proxy, or by an op on tensor memory. what: printed for a person (op, CTA, warp, times).
     """
 
     box: Box
@@ -142,6 +151,18 @@ class Clocks:
             known[:, agents.fenced] = np.maximum(known[:, agents.fenced], known[:, agents.done])
         clock[row * N_AGENTS + OWN] += 1
 
+    def fence_before(self, row: int) -> None:
+        """tcgen05.fence::before_thread_sync: what the warp has waited for may be signalled."""
+        own = self._clock[row][row * N_AGENTS : (row + 1) * N_AGENTS]
+        for agents in _OF_TENSOR_MEMORY:
+            own[agents.signalled] = max(own[agents.signalled], own[agents.done])
+
+    def fence_after(self, row: int) -> None:
+        """tcgen05.fence::after_thread_sync: the warp's next accesses follow what it has learned was signalled."""
+        known = self._clock[row][: self._first_barrier].reshape(-1, N_AGENTS)
+        for agents in _OF_TENSOR_MEMORY:
+            known[:, agents.followed] = np.maximum(known[:, agents.followed], known[:, agents.signalled])
+
 
 class History:
     """Accesses of one stage of a shared tile, or of a global tensor, that a later access can still conflict with."""
@@ -149,15 +170,29 @@ class History:
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, ...], list[Access]] = {}
 
-    def conflicts(self, access: Access, clock: Clock, *, asynchronous: bool) -> Iterator[Access]:
-        """Earlier accesses that conflict with `access` and that `clock` does not order before it; then remembers it."""
+    def conflicts(
+        self,
+        access: Access,
+        clock: Clock,
+        *,
+        asynchronous: bool,
+        own: frozenset[int] = frozenset(),
+        in_order: bool = False,
+    ) -> Iterator[Access]:
+        """Earlier accesses that conflict with `access` and that `clock` does not order before it; then remembers it.
+
+        own: components whose ends suffice, since their warp has waited for them. in_order: it follows those of its own
+        component by itself.
+        """
         found: list[Access] = []
         for key in _buckets(access.box):
             bucket = self._buckets.setdefault(key, [])
             keep = []
             for prior in bucket:
-                component = prior.proxy_component if asynchronous else prior.component
-                ordered = prior.domain is access.domain and bool(clock[component] >= prior.epoch)
+                proxied = asynchronous and prior.component not in own
+                component = prior.proxy_component if proxied else prior.component
+                behind = in_order and prior.component == access.component
+                ordered = prior.domain is access.domain and (behind or bool(clock[component] >= prior.epoch))
                 if (
                     not ordered
                     and (access.write or prior.write)

@@ -21,6 +21,7 @@ from sim.gpu.language import (
     Role,
     SharedTile,
     Statement,
+    TensorTile,
     View,
     evaluate,
 )
@@ -70,7 +71,7 @@ class Box:
 
     def __str__(self) -> str:
         box = ", ".join(f"{a}..{b}" for a, b in zip(self.lower, self.upper, strict=True))
-        stage = f" stage {self.stage}" if isinstance(self.buffer, SharedTile) else ""
+        stage = f" stage {self.stage}" if isinstance(self.buffer, SharedTile | TensorTile) else ""
         return f"{self.buffer.name}{stage} [{box}]"
 
 
@@ -151,7 +152,7 @@ def _run(body: Sequence[Statement], number: int, env: dict[str, int], where: str
     for statement in body:
         if isinstance(statement, Op):
             value = yield _instance(number, statement, env, where)
-            if statement.spec.action is Action.NEXT_TILE:
+            if statement.spec.action in (Action.NEXT_TILE, Action.READ_CANCELLED):
                 env[statement.var] = value
             number += 1
         elif isinstance(statement, Assign):
@@ -215,7 +216,7 @@ def _box(view: View, op: Op, env: dict[str, int], where: str) -> Box:
         view.transposed,
     )
     if not isinstance(view.buffer, GlobalTensor):
-        stages = view.buffer.stages if isinstance(view.buffer, SharedTile) else 1
+        stages = view.buffer.stages if isinstance(view.buffer, SharedTile | TensorTile) else 1
         if not 0 <= box.stage < stages:
             stage = f"stage {box.stage} of {view.buffer.name}"
             raise InputError(f"{where}, {op.opcode}: {stage}; it has stages 0 to {stages - 1}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
-from sim.gpu.check.accesses import Accesses, Touch, agent_of, use_registers
+from sim.gpu.check.accesses import Accesses, Agent, Touch, agent_of, use_registers
 from sim.gpu.check.barriers import Barriers
 from sim.gpu.check.contents import Array, blank, intersection, matrix, relative, rounded
 from sim.gpu.check.findings import Violations, What, cycles
@@ -23,9 +23,10 @@ from sim.gpu.check.gates import Gate
 from sim.gpu.check.happens_before import AGENTS, OWN, Clock
 from sim.gpu.check.instances import Box, Instance, places
 from sim.gpu.check.rings import Rings, judge_ends
+from sim.gpu.check.tensor_memory import TensorMemory
 from sim.gpu.check.warps import Step, Warp
-from sim.gpu.language import GlobalTensor, Kernel, RegisterTile
-from sim.gpu.language.ops import CP_ASYNC, Action, Space
+from sim.gpu.language import GlobalTensor, Kernel, RegisterTile, walk
+from sim.gpu.language.ops import CP_ASYNC, TCGEN05, Action, Space, Unit
 from sim.gpu.units.events import Event
 
 #: Order of what happens in one tick: what is complete comes before what is issued.
@@ -47,6 +48,7 @@ class Replay:
         self.barriers = Barriers(kernel, self._places, violations)
         self.accesses = Accesses(kernel, violations)
         self.rings = Rings(kernel)
+        self.tensor_memory = TensorMemory(kernel, self.accesses, violations)
         self._warps = self._make_warps(events)
 
     def _make_warps(self, events: NDArray[np.int64]) -> list[Warp]:
@@ -69,15 +71,25 @@ class Replay:
 
     def run(self) -> None:
         """Replays all rows; memory holds what the kernel stored."""
+        cancelled = self._cancelled()
         for warp in self._warps:
-            self._next(warp, None)
+            if warp.place.cluster not in cancelled:
+                self._next(warp, None)
         while self._heap:
             self.now, _, _, action = heapq.heappop(self._heap)
             action()
         for gate in self.barriers.gates():
             for _, _, text in gate.parked:
                 self.violations.add(("never", text), f"{text}, which never happens ({gate.missing()})")
+        self.tensor_memory.judge_end()
         judge_ends(self.barriers.mbarriers(), self.rings.judge(self.violations), self.violations)
+
+    def _cancelled(self) -> set[int]:
+        """Clusters that others have cancelled before they started, by the answers that warps have read."""
+        ops = [op for role in self.kernel.roles for op in walk(role.body)]
+        asked = [number for number, op in enumerate(ops) if op.spec.action is Action.READ_CANCELLED]
+        rows = (row for warp in self._warps for row in warp.rows if row[Event.OP] in asked)
+        return {row[Event.VALUE] for row in rows} if asked else set()
 
     def _at(self, time: int, order: int, action: Callable[[], None]) -> None:
         self._sequence += 1
@@ -158,14 +170,18 @@ class Replay:
     def _arrive_after_group(self, step: Step) -> None:
         warp, what, group = step.warp, step.what, step.spec.group
         assert group is not None
-        barrier = self.barriers.mbarrier(warp.place.cta, step)
-        clock = warp.clocks.release(warp.row)
-        clock[warp.component(AGENTS[group].done)] = warp.groups[group].issued
+        barriers = [self.barriers.mbarrier(cta, step) for cta in self._targets(step)]
+        epoch, clock = warp.clocks.epoch(warp.row), warp.clocks.release(warp.row)
+        for agent in (AGENTS[group].done, AGENTS[group].signalled):
+            clock[warp.component(agent)] = warp.groups[group].issued
+        for cta in self._targets(step):
+            self.barriers.reach(warp, cta, warp.component(OWN), epoch, what)
         complete = warp.groups[group].done
         if complete > what.done:
             text = f"arrived before its warp's {group.name} were complete at cycle {cycles(complete)}"
             self.violations.of(what, "early", text)
-        self._at(what.done, _COMPLETION, lambda: self.barriers.arrive(barrier, clock, what))
+        for barrier in barriers:
+            self._at(what.done, _COMPLETION, partial(self.barriers.arrive, barrier, clock, what))
 
     def _join(self, step: Step) -> None:
         """Arrives at the barrier of the CTA or the cluster; notes to which turn of it that belongs."""
@@ -247,7 +263,8 @@ class Replay:
     def _await_groups(self, step: Step) -> None:
         warp, group = step.warp, step.spec.group
         assert group is not None
-        epoch, read, done = warp.groups[group].finished(step.instance.value)
+        groups = warp.groups[group]
+        epoch, read, done = groups.finished(step.instance.value) if group.closes else groups.all
         due = read if step.spec.until_read else done
         if due > step.what.done:
             self.violations.of(step.what, "early", f"passed before its groups were complete at cycle {cycles(due)}")
@@ -262,6 +279,28 @@ class Replay:
     def _take_tile(self, step: Step) -> None:
         self._next(step.warp, step.row[Event.VALUE])
 
+    def _read_cancelled(self, step: Step) -> None:
+        """Reads the answer of a request, of which the value is in the log."""
+        agent = agent_of(step, step.what.issue, step.what.done)
+        self.accesses.end(self.accesses.begin(step, step.warp.place.cta, step.instance.srcs[0], False, agent, None))
+        self._next(step.warp, step.row[Event.VALUE])
+
+    # --- tensor memory
+
+    def _fence_before(self, step: Step) -> None:
+        step.warp.clocks.fence_before(step.warp.row)
+
+    def _fence_after(self, step: Step) -> None:
+        step.warp.clocks.fence_after(step.warp.row)
+
+    def _free(self, step: Step) -> None:
+        self.tensor_memory.free(step)
+
+    def _allocated(self, step: Step) -> None:
+        """An allocation, of which the log says when it is over."""
+        self.tensor_memory.allocate(step)
+        self._next(step.warp, None)
+
     # --- data
 
     def _operate(self, step: Step) -> None:
@@ -274,6 +313,8 @@ class Replay:
             return
         issue, done = what.issue, max(what.done, what.issue)
         read = min(max(step.row[Event.T_READ], issue), done)
+        if step.spec.unit is Unit.TCGEN05:
+            self.tensor_memory.use(step)
         in_memory = any(not isinstance(b.buffer, RegisterTile) for b in (*srcs, *((dst,) if dst else ())))
         immediate = not (in_memory or step.instance.op.into or spec.group)
         agent = agent_of(step, read, done)
@@ -290,7 +331,11 @@ class Replay:
             where = f"kernel {self.kernel.name}, {what.opcode} (op {what.number})"
             raise InputError(f"{where}: mask {step.instance.mask:#x} names no CTA of its cluster")
         source, targets = (named[0], [own]) if remote else (own, named)
-        barriers = [self.barriers.mbarrier(cta, step) for cta in targets] if spec.lands else [None] * len(targets)
+        signalled = [self._pair(cta)[0] if step.instance.op.pair else cta for cta in targets]
+        barriers = [self.barriers.mbarrier(cta, step) for cta in signalled] if spec.lands else [None] * len(targets)
+        if step.instance.op.pair and not spec.lands:
+            self._multiply_pair(step, agent, read, done)
+            return
         reads = [self.accesses.begin(step, source, b, False, agent, barriers[0]) for b in srcs]
         writes = [
             self.accesses.begin(step, cta, dst, True, agent, barrier)
@@ -319,7 +364,7 @@ class Replay:
             for cta, touch in zip(targets, writes, strict=False):
                 put(cta, touch)
                 self.accesses.end(touch)
-            for i, (cta, barrier) in enumerate(zip(targets, barriers, strict=True)):
+            for i, (cta, barrier) in enumerate(zip(signalled, barriers, strict=True)):
                 if barrier is None:
                     continue
                 accesses = [t.access for t in (*writes[i : i + 1], *(reads if i == 0 else ())) if t.access]
@@ -329,6 +374,42 @@ class Replay:
         for cta, touch in zip(targets, writes, strict=False):
             if touch.flight is not None:
                 touch.flight.land = partial(put, cta, touch)
+        self._at(read, _COMPLETION, take)
+        self._at(done, _COMPLETION, land)
+
+    def _pair(self, cta: int) -> tuple[int, int]:
+        """The CTAs of the pair of a CTA, the first one first."""
+        place = self._places[cta]
+        first = place.rank & ~1
+        return place.peers[first], place.peers[first + 1]
+
+    def _multiply_pair(self, step: Step, agent: Agent, read: int, done: int) -> None:
+        """A product of both CTAs of a pair: each has its rows of the first operand, and half of the second's
+        columns."""
+        warp, dst, srcs = step.warp, step.instance.dst, step.instance.srcs
+        assert dst is not None
+        pair = self._pair(warp.place.cta)
+        if warp.place.cta != pair[0]:
+            self.violations.of(step.what, "pair", "is issued by the second CTA of its pair; the first one issues it")
+        for cta in pair:
+            self.barriers.reach(warp, cta, warp.component(AGENTS[TCGEN05].done), agent.epoch, step.what)
+        reads = [[self.accesses.begin(step, cta, b, False, agent, None) for b in srcs] for cta in pair]
+        writes = [self.accesses.begin(step, cta, dst, True, agent, None) for cta in pair]
+        values: list[list[Array]] = []
+
+        def take() -> None:
+            for cta, touches in zip(pair, reads, strict=True):
+                poison = [touch.flight.poison if touch.flight else [] for touch in touches]
+                values.append([self._contents(warp, b, cta, p) for b, p in zip(srcs, poison, strict=True)])
+                for touch in touches:
+                    self.accesses.end(touch)
+
+        def land() -> None:
+            second = np.concatenate([found[1] for found in values], axis=1)
+            for cta, found, touch in zip(pair, values, writes, strict=True):
+                self._put(step, cta, [found[0], second, *found[2:]])
+                self.accesses.end(touch)
+
         self._at(read, _COMPLETION, take)
         self._at(done, _COMPLETION, land)
 
@@ -406,6 +487,9 @@ AT_ISSUE: Mapping[Action, Effect] = {
     Action.MEET: Replay._join,
     Action.JOIN: Replay._join,
     Action.RELEASE: Replay._release,
+    Action.FENCE_BEFORE: Replay._fence_before,
+    Action.FENCE_AFTER: Replay._fence_after,
+    Action.FREE: Replay._free,
 }
 AT_END: Mapping[Action, Effect] = {
     Action.AWAIT_PHASE: Replay._await_phase,
@@ -414,6 +498,8 @@ AT_END: Mapping[Action, Effect] = {
     Action.AWAIT_JOINED: Replay._await_all,
     Action.ACQUIRE: Replay._await_semaphore,
     Action.NEXT_TILE: Replay._take_tile,
+    Action.READ_CANCELLED: Replay._read_cancelled,
+    Action.ALLOCATE: Replay._allocated,
 }
 
 

@@ -24,6 +24,7 @@ from sim.gpu.engine.issue import issue
 from sim.gpu.engine.scheduler import Line, announce_first, contend, leave_line, next_in_line
 from sim.gpu.engine.semaphores import next_tile, raise_flag, wait_flag
 from sim.gpu.engine.shared import fence
+from sim.gpu.engine.tcgen05 import operate, settle
 from sim.gpu.engine.tma import BulkGroups, issue_load, issue_store, load_lines, store_lines, wait_bulk
 from sim.gpu.engine.wgmma import multiply, wait_group
 from sim.gpu.lower.tables import N_SCOREBOARDS, Col, Kind, WarpVariables
@@ -60,6 +61,7 @@ CHIP_KINDS = (
     | 1 << Kind.NEXT_TILE
     | 1 << Kind.FLAG_ADD
     | 1 << Kind.FLAG_WAIT
+    | 1 << Kind.TRY_CANCEL
 )  # ops that keep the order of time on the whole chip
 AHEAD_KINDS = 1 << Kind.LDG | 1 << Kind.STG  # of these, those that may be `TreeFigure.SLACK` ahead of any other event
 
@@ -145,7 +147,7 @@ def _step(p, prog, st, ms, mem, w, t):
 
 @inner(inline=True)
 def _other_op(p, prog, st, w, s, sm, t, pc, kind):
-    """Ops of units that work beside the warps: tensor core, mbarriers, TMA; and the end of a warp."""
+    """Ops of units that work beside the warps: tensor cores and memory, mbarriers, TMA; and the end of a warp."""
     if kind == Kind.WGMMA:
         return multiply(p, prog, st, w, s, sm, t, pc)
     if kind == Kind.WGMMA_WAIT:
@@ -160,12 +162,15 @@ def _other_op(p, prog, st, w, s, sm, t, pc, kind):
         return issue_store(p, prog, st, w, s, sm, t, pc, kind)
     if kind == Kind.EXIT:
         return exit_warp(p, prog, st, w, s, sm, t)
+    if kind >= Kind.TCGEN05_MMA and kind <= Kind.TRY_CANCEL:
+        return operate(p, prog, st, w, s, sm, t, pc, kind)
     return _sync_op(p, prog, st, w, s, t, pc, kind)
 
 
 @inner(inline=True)
 def _sync_op(p, prog, st, w, s, t, pc, kind):
-    """Groups, named barriers, cluster barriers, tile counters and flags: one control instruction and what it waits for.
+    """Groups, named barriers, cluster barriers, tensor memory, tile counters and flags: one control instruction and
+    what it waits for.
 
     Returns the tick after it, PARKED if the warp has to wait.
     """
@@ -199,6 +204,8 @@ def _sync_op(p, prog, st, w, s, t, pc, kind):
         t = wait_flag(p, prog, st, w, t, pc, issued)
     elif kind == Kind.FENCE:
         t = fence(st, w, t)
+    elif kind >= Kind.TCGEN05_COMMIT:
+        t, done, value = settle(p, prog, st, w, st.warps[w, Warp.SM], t, pc, kind, issued)
     if t != PARKED:
         log_op(st.log, st, w, code[pc, Col.OP], issued, t, max(t, done), value)
     return t

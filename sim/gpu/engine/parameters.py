@@ -6,7 +6,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.gpu.engine import fetch, global_memory, semaphores, tma
-from sim.gpu.units import barriers, chip, cp_async, cta, l1, policies, port, shared, tensor, tree
+from sim.gpu.units import barriers, chip, cp_async, cta, l1, policies, port, shared, tcgen05, tensor, tree
 from sim.gpu.units.chip import Launching, Part
 
 UNITS = (
@@ -16,6 +16,7 @@ UNITS = (
     fetch,
     policies,
     tensor,
+    tcgen05,
     shared,
     port,
     l1,

@@ -35,7 +35,7 @@ from sim.memory.replacement import first_word
 
 CHIP_WIDTH = 32
 """Columns of the chip's row."""
-SM_WIDTH = 24
+SM_WIDTH = 40
 """Columns of an SM's row."""
 
 

@@ -87,7 +87,8 @@ class TmaBox(IntEnum):
     DONE = 12  # latest completion of its lines
     GROUP = 13
     CTA = 14
-    REDUCE = 15
+    REDUCE = 15  # of a store
+    PAIR = 15  # of a load: its bytes count on the mbarrier of the first CTA of the receiver's pair
     WIDTH = 16
 
 
@@ -136,7 +137,7 @@ def issue_load(p, prog, st, w, s, sm, t, pc):
     if code[pc, Col.MASK] >= 0:
         ranks = evaluate(prog, warps, st.stack, w, code[pc, Col.MASK])
     locate_box(prog, warps, st.stack, w, code[pc, Col.BOX])
-    if not enqueue(p, st, w, code[pc, Col.OP], 0, bar, ranks, code[pc, Col.BYTES], 0, t):
+    if not enqueue(p, st, w, code[pc, Col.OP], 0, bar, ranks, code[pc, Col.BYTES], code[pc, Col.VALUE], t):
         return await_room(p, st, w, sm, t)
     st.counters[Counter.GLOBAL_READ_BYTES] += warps[w, Walk.ROWS] * warps[w, Walk.ROW_BYTES]
     warps[w, Warp.PROGRAM_COUNTER] = pc + 1
@@ -345,7 +346,14 @@ def complete_load(p, prog, st, q, i, done, t):
     phase = st.mbarriers[slot * p[BarrierFigure.MBARRIERS] + bar, Mbarrier.PHASE]
     w, op, issued = boxes[q, i, TmaBox.WARP], boxes[q, i, TmaBox.OP], boxes[q, i, TmaBox.ISSUED]
     log_op(st.log, st, w, op, issued, done, done, (phase << PHASE_SHIFT) | bar)
-    if mask < 0:
+    if boxes[q, i, TmaBox.PAIR] == 1:
+        here = st.ctas[slot, Cta.RANK]
+        for rank in range(p[Chip.CLUSTER_SIZE]):
+            if (mask < 0 and rank == here) or (mask >= 0 and (mask >> rank) & 1):
+                other = peer(st, slot, rank & ~1)
+                if other >= 0:
+                    arrive(p, prog, st, other, bar, 0, -size_bytes, done, t)
+    elif mask < 0:
         arrive(p, prog, st, slot, bar, 0, -size_bytes, done, t)
     else:
         here = st.ctas[slot, Cta.RANK]

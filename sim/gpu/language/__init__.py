@@ -32,7 +32,7 @@ from sim.gpu.language.expressions import (
 )
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Program, Role, Statement, walk
 from sim.gpu.language.ring import Ring
-from sim.gpu.language.tensors import Buffer, GlobalTensor, MBarrier, RegisterTile, SharedTile, View
+from sim.gpu.language.tensors import Buffer, GlobalTensor, MBarrier, RegisterTile, SharedTile, TensorTile, View
 
 __all__ = [
     "BUILTIN_VARS",
@@ -61,6 +61,7 @@ __all__ = [
     "SharedTile",
     "Statement",
     "Table",
+    "TensorTile",
     "Var",
     "View",
     "as_expr",

@@ -21,7 +21,7 @@ from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
 from sim.gpu.language.ring import Ring
 from sim.gpu.language.rules import MOST_COUNT, MOST_REGISTERS, MOST_SIDE, MOST_WARPS, check_kernel, misfit
-from sim.gpu.language.tensors import MBarrier, SharedTile, View
+from sim.gpu.language.tensors import MBarrier, SharedTile, TensorTile, View, allocated_columns
 
 _FIELDS = tuple(field.name for field in fields_of(Op) if field.name not in ("opcode", "count", "line"))
 _HERE = os.path.dirname(__file__)
@@ -149,6 +149,78 @@ class RoleBuilder:
         """Waits until at most `left` groups of wgmma are pending."""
         self.op("wgmma_wait", value=as_expr(left))
 
+    # --- tensor memory
+
+    def tcgen05_alloc(self) -> None:
+        """Takes the kernel's columns of tensor memory for its CTA, and waits until an SM has as many free; by one
+        warp."""
+        self.op("tcgen05_alloc", value=as_expr(self._kernel.tensor_columns))
+
+    def tcgen05_dealloc(self) -> None:
+        """Gives the columns back: once a CTA, by one warp, when nobody uses them any more."""
+        self.op("tcgen05_dealloc", value=as_expr(self._kernel.tensor_columns))
+
+    def tcgen05_mma(
+        self,
+        acc: View,
+        a: View,
+        b: View,
+        *,
+        shape: str,
+        dtype: str,
+        scales: tuple[View, View] | None = None,
+        accumulate: IntLike = 1,
+        pair: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Asynchronous products of an SM's tensor core, or of both of a pair, issued by one thread; a is shared or in
+        tensor memory, b shared, acc in tensor memory. `tcgen05_commit` says when they are over.
+
+        The views are those of one CTA: all rows of a and acc; in a pair half of the shape's rows and of the columns of
+        b. scales: of a and b, in tensor memory, for formats that have some. accumulate: 0 where the sum starts from
+        zero.
+        """
+        fields.setdefault("compute", multiplied)
+        srcs = (a, b, *(scales or ()))
+        value = as_expr(accumulate)
+        self.op("tcgen05_mma", dst=acc, srcs=srcs, shape=shape, dtype=dtype, value=value, pair=pair, **fields)
+
+    def tcgen05_cp(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
+        """`count` asynchronous copies of 128 lanes and 128 bits from shared to tensor memory, in order with
+        products."""
+        fields.setdefault("compute", copied)
+        self.op("tcgen05_cp", count, dst=dst, srcs=(src,), **fields)
+
+    def tcgen05_commit(self, barrier: MBarrier, stage: IntLike, cluster: IntLike | None = None) -> None:
+        """Arrives on `barrier[stage]`, of its own CTA or of every CTA in the mask `cluster`, when this warp's products
+        and copies so far are over."""
+        mask = None if cluster is None else as_expr(cluster)
+        self.op("tcgen05_commit", barrier=barrier, stage=as_expr(stage), multicast=mask)
+
+    def tcgen05_ld(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
+        """`count` loads from the warp's 32 lanes of tensor memory; the registers are there after `tcgen05_wait_ld`."""
+        self.op("tcgen05_ld", count, dst=dst, srcs=(src,), compute=copied, **fields)
+
+    def tcgen05_st(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
+        """`count` stores to the warp's 32 lanes of tensor memory; they are made after `tcgen05_wait_st`."""
+        self.op("tcgen05_st", count, dst=dst, srcs=(src,), compute=copied, **fields)
+
+    def tcgen05_wait_ld(self) -> None:
+        """Waits for this warp's loads from tensor memory."""
+        self.op("tcgen05_wait_ld")
+
+    def tcgen05_wait_st(self) -> None:
+        """Waits for this warp's stores to tensor memory."""
+        self.op("tcgen05_wait_st")
+
+    def tcgen05_fence_before(self) -> None:
+        """Orders this warp's accesses of tensor memory so far, which it has waited for, before what it signals next."""
+        self.op("tcgen05_fence_before")
+
+    def tcgen05_fence_after(self) -> None:
+        """Orders this warp's accesses of tensor memory behind what it has waited for."""
+        self.op("tcgen05_fence_after")
+
     # --- shared memory
 
     def load(self, dst: View, op: Op) -> None:
@@ -219,14 +291,25 @@ class RoleBuilder:
     # --- TMA
 
     def tma_load(
-        self, dst: View, src: View, barrier: MBarrier, stage: IntLike, multicast: IntLike | None = None
+        self,
+        dst: View,
+        src: View,
+        barrier: MBarrier,
+        stage: IntLike,
+        multicast: IntLike | None = None,
+        *,
+        pair: bool = False,
     ) -> None:
         """One bulk tensor copy, box `src` of a global tensor to a shared tile; completes by bytes on `barrier[stage]`.
 
-        multicast: mask of cluster ranks that all receive it, each on its own barrier.
+        multicast: mask of cluster ranks that all receive it, each on its own barrier. pair: on the barrier of the first
+        CTA of the receiver's pair.
         """
         mask = None if multicast is None else as_expr(multicast)
-        self.op("tma_load", dst=dst, srcs=(src,), barrier=barrier, stage=as_expr(stage), multicast=mask, compute=copied)
+        self.op(
+            "tma_load", dst=dst, srcs=(src,), barrier=barrier, stage=as_expr(stage), multicast=mask, compute=copied,
+            pair=pair,
+        )  # fmt: skip
 
     def tma_store(self, dst: View, src: View, *, add: bool = False) -> None:
         """One bulk tensor store (or reduction at the L2) from a shared tile, grouped by `bulk_commit`, `bulk_wait`."""
@@ -286,6 +369,17 @@ class RoleBuilder:
         self.op("next_tile", var=var)
         return Var(var)
 
+    def try_cancel(self, answer: View, barrier: MBarrier, stage: IntLike, multicast: IntLike | None = None) -> None:
+        """Asks for a cluster of the grid that has not started, which then never starts (cluster launch control). The
+        answer, 16 bytes of shared memory, lands by bytes on `barrier[stage]`, of each CTA in the mask `multicast`."""
+        mask = None if multicast is None else as_expr(multicast)
+        self.op("try_cancel", dst=answer, barrier=barrier, stage=as_expr(stage), multicast=mask)
+
+    def query_cancel(self, var: str, answer: View) -> Var:
+        """The next of the CTA's answers in `var`: the number of the cluster that was cancelled, -1 if none was left."""
+        self.op("query_cancel", var=var, srcs=(answer,))
+        return Var(var)
+
     def flag_add(self, index: IntLike) -> None:
         """Release: this warp's earlier stores are visible, then global semaphore `index` grows by 1."""
         self.op("flag_add", stage=as_expr(index))
@@ -321,6 +415,7 @@ class KernelBuilder:
         self._barriers: list[MBarrier] = []
         self._rings: list[Ring] = []
         self._roles: list[RoleBuilder] = []
+        self._tensor: list[TensorTile] = []
 
     def shared(
         self, name: str, shape: Sequence[int], dtype: str, stages: int = 1, swizzle_bytes: int = 0, pad_bytes: int = 0
@@ -329,6 +424,17 @@ class KernelBuilder:
         tile = SharedTile(name, shape, dtype, stages, swizzle_bytes, pad_bytes)  # type: ignore[arg-type]
         self._shared.append(tile)
         return tile
+
+    def tensor(self, name: str, shape: Sequence[int], dtype: str, stages: int = 1) -> TensorTile:
+        """Declares a tile in tensor memory, before the role that allocates it is written."""
+        tile = TensorTile(name, shape, dtype, stages)  # type: ignore[arg-type]
+        self._tensor.append(tile)
+        return tile
+
+    @property
+    def tensor_columns(self) -> int:
+        """Columns that the tiles declared so far are allocated."""
+        return allocated_columns(self._tensor)
 
     def mbarrier(self, name: str, stages: int, arrivals: int) -> MBarrier:
         """Declares an array of mbarriers."""
@@ -363,6 +469,7 @@ class KernelBuilder:
         kernel = Kernel(
             self.name, self.grid, self.cluster, tuple(roles), tuple(self._shared), tuple(self._barriers), registers,
             self.code_bytes, self.flags, descriptors=len(tensors), rings=tuple(self._rings),
+            tensor=tuple(self._tensor),
         )  # fmt: skip
         check_kernel(kernel)
         return kernel

@@ -22,6 +22,9 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 MATRIX_BYTES = 512
 """Of one ldmatrix.x4 or stmatrix.x4: four 8 x 8 matrices of 2 B."""
 
+TENSOR_BYTES = 128 * 128
+"""Of one tcgen05.ld or st: the 32 lanes of a quarter, at most 128 columns of 4 bytes."""
+
 PACKED = 2
 """Elements that a lane computes in one instruction at most: pairs of 16-bit numbers, conversions of two."""
 
@@ -53,6 +56,9 @@ def _needed(op: Op) -> tuple[int, str]:
     spec, moves = op.spec, op.spec.unit in (Unit.SHARED, Unit.GLOBAL)
     if op.compute is multiplied:
         return _products(op)
+    if spec.unit is Unit.TCGEN05 and spec.owns_registers and op.views:
+        view = next(v for v in op.views if v.buffer.space is Space.TENSOR)
+        return -(-view.size_bytes // TENSOR_BYTES), f"{view} has {view.size_bytes} B at {TENSOR_BYTES} B an instruction"
     if moves and op.views:
         view = next((v for v in op.views if v.buffer.space is not Space.REGISTERS), op.views[0])
         vector = MATRIX_BYTES if "matrix" in op.opcode else WARP_LANES * op.vector_bytes
@@ -77,9 +83,11 @@ def _products(op: Op) -> tuple[int, str]:
     if match is None:
         return 1, ""
     m, n, k = (int(size) for size in match.groups())
+    if op.pair:
+        m, n = m // 2, n // 2
     quad_pairs = 4 if op.shape == "m8n8k4" else 1  # each of the four pairs of quads of a warp multiplies one
     group = op.spec.group
-    (rows, depth), (_, columns) = (_matrix(view) for view in op.srcs)
+    (rows, depth), (_, columns) = (_matrix(view) for view in op.srcs[:2])
     least = math.prod(-(-a // b) for a, b in ((rows, m // (group.warps if group else 1)), (columns, n), (depth, k)))
     return -(-least // quad_pairs), f"{op.shape} for {rows} x {columns} x {depth}"
 

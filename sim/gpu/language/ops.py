@@ -21,6 +21,8 @@ class Space(Flag):
     CLUSTER = auto()
     """Shared memory of the CTAs of the cluster that `multicast` names; of the warp's own CTA without it."""
     REGISTERS = auto()
+    TENSOR = auto()
+    """Tensor memory of the warp's CTA, and of its pair's other one for what both do together."""
 
     def __str__(self) -> str:
         return " or ".join(_SPACES[space] for space in Space if space in self) or "nothing"
@@ -31,6 +33,7 @@ _SPACES = {
     Space.SHARED: "shared memory",
     Space.CLUSTER: "shared memory of the cluster",
     Space.REGISTERS: "registers",
+    Space.TENSOR: "tensor memory",
 }
 
 
@@ -41,6 +44,8 @@ class Unit(Enum):
     """The pipes of the warp's sub-core, of fixed latency."""
     TENSOR = "tensor"
     """The tensor core, beside its warp."""
+    TCGEN05 = "tcgen05"
+    """The tensor core of an SM with tensor memory, what reaches that, and requests for CTAs that have not started."""
     SHARED = "shared"
     GLOBAL = "global_memory"
     CP_ASYNC = "cp_async"
@@ -67,8 +72,13 @@ class Action(Enum):
     JOIN = "arrives at such a barrier without waiting"
     AWAIT_JOINED = "waits until all warps of a barrier at which it has arrived have done so"
     NEXT_TILE = "takes a number from a counter of the launch"
+    READ_CANCELLED = "reads which cluster a request has cancelled"
     RELEASE = "increments a semaphore in device memory"
     ACQUIRE = "waits for a semaphore in device memory"
+    ALLOCATE = "takes columns of tensor memory for its CTA, waiting until there are some"
+    FREE = "gives them back"
+    FENCE_BEFORE = "orders the warp's accesses of tensor memory that are over before what it signals next"
+    FENCE_AFTER = "orders what the warp has learned of tensor memory before its accesses of it"
     NOTE = "nothing"
 
 
@@ -79,6 +89,9 @@ class Group:
     warps: neighbouring warps that execute one such op together. asynchronous_proxy: they see ordinary writes of shared
     memory only after a proxy fence. owns_registers: their register operands belong to them until they are awaited.
     reads_first: their sources are free before their results are there, and may be awaited alone.
+    register_fence: accesses of their registers before them need a fence. in_order: those of one warp take effect in the
+    order of their issue. tensor_memory: they access tensor memory, which fences order between warps. closes: they are
+    awaited in groups that a warp closes; else all of the warp's at once, or by the mbarriers that these arrive on.
     """
 
     name: str
@@ -86,11 +99,18 @@ class Group:
     asynchronous_proxy: bool = False
     owns_registers: bool = False
     reads_first: bool = False
+    register_fence: bool = False
+    in_order: bool = False
+    tensor_memory: bool = False
+    closes: bool = True
 
 
 CP_ASYNC = Group("cp_async")
-WGMMA = Group("wgmma", warps=4, asynchronous_proxy=True, owns_registers=True)
+WGMMA = Group("wgmma", warps=4, asynchronous_proxy=True, owns_registers=True, register_fence=True)
 BULK = Group("bulk", asynchronous_proxy=True, reads_first=True)
+TCGEN05 = Group("tcgen05", asynchronous_proxy=True, in_order=True, tensor_memory=True, closes=False)
+TENSOR_LOADS = Group("tcgen05_ld", owns_registers=True, tensor_memory=True, closes=False)
+TENSOR_STORES = Group("tcgen05_st", owns_registers=True, tensor_memory=True, closes=False)
 
 
 @dataclass(frozen=True)
@@ -150,12 +170,13 @@ class OpSpec:
             Action.MEET,
             Action.AWAIT_JOINED,
             Action.ACQUIRE,
+            Action.ALLOCATE,
         )
 
     @property
     def fences(self) -> bool:
         """Whether it orders what is before it for others, without waiting."""
-        return self.action in (Action.FENCE_REGISTERS, Action.FENCE_PROXY)
+        return self.action in (Action.FENCE_REGISTERS, Action.FENCE_PROXY, Action.FENCE_BEFORE, Action.FENCE_AFTER)
 
     @property
     def lands(self) -> bool:
@@ -175,6 +196,7 @@ class OpSpec:
 
 
 _GLOBAL, _SHARED, _CLUSTER, _REGISTERS = Space.GLOBAL, Space.SHARED, Space.CLUSTER, Space.REGISTERS
+_TENSOR = Space.TENSOR
 
 #: Arithmetic on registers: each opcode that a machine's instruction table has besides those of `OPS`. A source in
 #: shared memory is brought by the op's `loads`.
@@ -195,6 +217,31 @@ _SPECS = (
     OpSpec("wgmma_fence", Unit.TENSOR, "NOTE", Action.FENCE_REGISTERS, WGMMA),
     OpSpec("wgmma_commit", Unit.TENSOR, "WGMMA_COMMIT", Action.COMMIT_GROUP, WGMMA),
     OpSpec("wgmma_wait", Unit.TENSOR, "WGMMA_WAIT", Action.AWAIT_GROUPS, WGMMA, value="{} left"),
+    OpSpec(
+        "tcgen05_mma", Unit.TCGEN05, "TCGEN05_MMA", group=TCGEN05, accumulates=True, row="tcgen05_mma",
+        dst=_TENSOR, srcs=(_SHARED | _TENSOR, _SHARED, _TENSOR, _TENSOR), value="accumulate {}", evaluated=True,
+        track="tensor core",
+    ),
+    OpSpec(
+        "tcgen05_cp", Unit.TCGEN05, "TCGEN05_CP", group=TCGEN05, dst=_TENSOR, srcs=(_SHARED,), track="tensor core",
+    ),
+    OpSpec(
+        "tcgen05_commit", Unit.TCGEN05, "TCGEN05_COMMIT", Action.ARRIVE_AFTER_GROUP, TCGEN05, barrier=True,
+    ),
+    OpSpec(
+        "tcgen05_ld", Unit.TCGEN05, "TCGEN05_LD", group=TENSOR_LOADS, dst=_REGISTERS, srcs=(_TENSOR,),
+        track="tensor memory",
+    ),
+    OpSpec(
+        "tcgen05_st", Unit.TCGEN05, "TCGEN05_ST", group=TENSOR_STORES, dst=_TENSOR, srcs=(_REGISTERS,),
+        track="tensor memory",
+    ),
+    OpSpec("tcgen05_wait_ld", Unit.TCGEN05, "TCGEN05_WAIT_LD", Action.AWAIT_GROUPS, TENSOR_LOADS),
+    OpSpec("tcgen05_wait_st", Unit.TCGEN05, "TCGEN05_WAIT_ST", Action.AWAIT_GROUPS, TENSOR_STORES),
+    OpSpec("tcgen05_fence_before", Unit.TCGEN05, "NOTE", Action.FENCE_BEFORE),
+    OpSpec("tcgen05_fence_after", Unit.TCGEN05, "NOTE", Action.FENCE_AFTER),
+    OpSpec("tcgen05_alloc", Unit.TCGEN05, "TCGEN05_ALLOC", Action.ALLOCATE, value="{} columns"),
+    OpSpec("tcgen05_dealloc", Unit.TCGEN05, "TCGEN05_DEALLOC", Action.FREE, value="{} columns"),
     OpSpec("lds", Unit.SHARED, "SHARED", dst=_REGISTERS, srcs=(_SHARED,), row="lds"),
     OpSpec("sts", Unit.SHARED, "SHARED", dst=_SHARED, srcs=(_REGISTERS,), row="sts"),
     OpSpec(
@@ -237,6 +284,8 @@ _SPECS = (
     OpSpec("cluster_arrive", Unit.BARRIERS, "CLUSTER_ARRIVE", Action.JOIN, cluster=True),
     OpSpec("cluster_wait", Unit.BARRIERS, "CLUSTER_WAIT", Action.AWAIT_JOINED, cluster=True),
     OpSpec("next_tile", Unit.SEMAPHORES, "NEXT_TILE", Action.NEXT_TILE),
+    OpSpec("try_cancel", Unit.TCGEN05, "TRY_CANCEL", dst=_CLUSTER, barrier=True, track="launch control"),
+    OpSpec("query_cancel", Unit.TCGEN05, "QUERY_CANCEL", Action.READ_CANCELLED, srcs=(_SHARED,)),
     OpSpec("flag_add", Unit.SEMAPHORES, "FLAG_ADD", Action.RELEASE, numbered=True),
     OpSpec(
         "flag_wait", Unit.SEMAPHORES, "FLAG_WAIT", Action.ACQUIRE, value="{} reached", evaluated=True, numbered=True

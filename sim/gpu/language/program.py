@@ -16,7 +16,7 @@ from arch import arguments
 from arch.errors import InputError
 from sim.gpu.language.expressions import ZERO, Expr
 from sim.gpu.language.ops import OpSpec, op_spec
-from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, View
+from sim.gpu.language.tensors import GlobalTensor, MBarrier, SharedTile, TensorTile, View, allocated_columns
 
 if TYPE_CHECKING:
     from sim.gpu.language.ring import Ring
@@ -35,13 +35,14 @@ class Op:
     slots that it leaves. loads: shared-memory loads (`lds`, `ldmatrix`, without dst) that bring this op's shared
     sources to registers and issue evenly between its instructions, as in a software-pipelined loop. vector_bytes: bytes
     a thread of a global or shared access. sharers: neighbouring threads that read the same vector of shared memory.
-    any_order: threads take the elements of a shared view in an order in which none meet in a bank, where what they
-    hold may be in any order.
-    multicast: mask of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs, *indices)`. indices:
-    integer expressions that `compute` gets as numbers, such as the coordinates that a mask compares. chain: steps of
-    which each waits for the one before, as the shuffles of a reduction do; the instructions and their mix are shared
-    out over them. nominal: arithmetic whose count is taken as stated: it stands for registers that a compiler renames,
-    or for what the mix of another op does. line: file and line that wrote it.
+    any_order: threads take the elements of a shared view in an order in which none meet in a bank, where what they hold
+    may be in any order. multicast: mask of cluster ranks. compute: NumPy meaning `new_dst = compute(old_dst, *srcs,
+    *indices)`. indices: integer expressions that `compute` gets as numbers, such as the coordinates that a mask
+    compares. chain: steps of which each waits for the one before, as the shuffles of a reduction do; the instructions
+    and their mix are shared out over them. pair: both CTAs of a pair (those of rank 2 i and 2 i + 1) take part: a
+    product of both, issued by the first one, which has its rows, and half of its columns, in each; a load whose bytes
+    count on the first one's mbarrier. nominal: arithmetic whose count is taken as stated: it stands for registers that
+    a compiler renames, or for what the mix of another op does. line: file and line that wrote it.
     """
 
     opcode: str
@@ -67,6 +68,7 @@ class Op:
     compute: Callable[..., np.ndarray] | None = None
     indices: tuple[Expr, ...] = ()
     chain: int = 1
+    pair: bool = False
     nominal: bool = False
     line: str = field(default="", compare=False)
 
@@ -130,7 +132,7 @@ class Kernel:
     even sample; 0 where it is all of it. dependent: it is made for programmatic dependent launch, as the kernel before
     it is: on machines that have it its CTAs may be there before that has ended, and wait for it. prefetches: its
     cp.async carry the machine's prefetch size; else the L2 fetches the sectors that they ask for. rings: pairs of its
-    barriers that keep to a ring's rules, which the check judges.
+    barriers that keep to a ring's rules, which the check judges. tensor: its tiles in tensor memory.
     """
 
     name: str
@@ -147,6 +149,12 @@ class Kernel:
     dependent: bool = False
     prefetches: bool = True
     rings: tuple[Ring, ...] = ()
+    tensor: tuple[TensorTile, ...] = ()
+
+    @property
+    def tensor_columns(self) -> int:
+        """Columns of tensor memory that its tiles take, as they are allocated: a power of two from 32 on; 0 without."""
+        return allocated_columns(self.tensor)
 
     @property
     def warps(self) -> int:

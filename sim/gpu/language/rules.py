@@ -9,11 +9,12 @@ from arch.arguments import name, shown, three, whole
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.near import hint
+from arch.tcgen05 import SCALED_FORMATS
 from sim.gpu.language.expressions import Const, Expr
 from sim.gpu.language.ops import OPS, Action, Space, Unit
 from sim.gpu.language.program import Assign, Kernel, Loop, Op, Role, Statement, walk
 from sim.gpu.language.ring import Ring
-from sim.gpu.language.tensors import Buffer, MBarrier, SharedTile, View
+from sim.gpu.language.tensors import LANES, Buffer, MBarrier, SharedTile, TensorTile, View
 
 MOST_COUNT = 1 << 24
 """Instructions of one op, which a compiler writes one after the other."""
@@ -28,10 +29,17 @@ MOST_REGISTERS = 256
 """Of a thread, as `setmaxnreg` counts them."""
 
 MOST_FLAGS = 1 << 24
+
+COLUMNS = (32, 64, 128, 256, 512)
+"""Of tensor memory, that one allocation can be of."""
 MOST_CODE_BYTES = 1 << 24
 MOST_DESCRIPTORS = 1024
 MOST_DEPTH = 64
 """Loops and guards around one op."""
+
+PAIRED = ("tcgen05_mma", "tma_load")
+"""Ops that two CTAs of a pair can do together, or for each other."""
+
 
 _CHECKED = "_checked"
 """Attribute of a kernel that keeps to the rules."""
@@ -71,8 +79,11 @@ def _malformed(op: Op) -> str:
         return f"compute={shown(op.compute)}: must be a function"
     if op.barrier is not None and not isinstance(op.barrier, MBarrier):
         return f"barrier={shown(op.barrier)}: must be an mbarrier"
-    if op.dtype and op.dtype not in DTYPE_BYTES and not op.dtype.startswith("b"):
-        return f"dtype={shown(op.dtype)}: must be one of {', '.join(DTYPE_BYTES)}{hint(op.dtype, DTYPE_BYTES)}"
+    known = (*DTYPE_BYTES, *SCALED_FORMATS)
+    if op.dtype and op.dtype not in known and not op.dtype.startswith("b"):
+        return f"dtype={shown(op.dtype)}: must be one of {', '.join(known)}{hint(op.dtype, known)}"
+    if not isinstance(op.pair, bool) or (op.pair and op.opcode not in PAIRED):
+        return f"pair={shown(op.pair)}: only {', '.join(PAIRED)} are of two CTAs"
     return ""
 
 
@@ -86,6 +97,8 @@ def _wrong_value(op: Op) -> str:
             return f"{value} groups left: must be at least 0"
         case Action.MEET | Action.JOIN if not op.spec.cluster and not 1 <= value <= MOST_WARPS:
             return f"{value} warps: must be 1 to {MOST_WARPS}"
+        case Action.ALLOCATE | Action.FREE if value not in COLUMNS:
+            return f"{value} columns: must be {', '.join(map(str, COLUMNS))}"
         case Action.NOTE if value % 8 or not 24 <= value <= MOST_REGISTERS:
             return f"{value} registers: must be a multiple of 8 from 24 to {MOST_REGISTERS}"
     return ""
@@ -118,9 +131,10 @@ def _wrong_operands(op: Op) -> str:
     places = spec.srcs + spec.srcs[-1:] * (len(op.srcs) - len(spec.srcs)) if spec.variadic else spec.srcs
     if len(op.srcs) > len(places):
         return f"has {len(places)} sources, not {len(op.srcs)}"
-    if spec.unit is Unit.TENSOR and len(op.srcs) < len(places) and spec.accumulates:
-        return f"needs {len(places)} sources, not {len(op.srcs)}"
-    if spec.action is Action.NEXT_TILE and not op.var:
+    least = len(places) if spec.unit is Unit.TENSOR else 4 if op.dtype in SCALED_FORMATS else 2
+    if spec.unit in (Unit.TENSOR, Unit.TCGEN05) and len(op.srcs) < least and spec.accumulates:
+        return f"needs {least} sources, not {len(op.srcs)}"
+    if spec.action in (Action.NEXT_TILE, Action.READ_CANCELLED) and not op.var:
         return "needs a variable for its tile"
     for view, space in zip(op.srcs, places, strict=False):
         if not _lies_in(view, space):
@@ -145,7 +159,7 @@ def check_kernel(kernel: Kernel) -> None:
     where = f"kernel {name('kernel name', kernel.name)}"
     _check_sizes(kernel, where)
     _check_names(kernel, where)
-    shared, barriers = set(kernel.shared), set(kernel.barriers)
+    shared, barriers = {*kernel.shared, *kernel.tensor}, set(kernel.barriers)
     first_warp = 0
     for role in kernel.roles:
         at = f"{where}, role {role.name}"
@@ -158,8 +172,9 @@ def check_kernel(kernel: Kernel) -> None:
         signalled = {op.into for op in ops if op.into}
         for op in ops:
             for view in (*op.views, *(view for load in op.loads for view in load.views)):
-                if isinstance(view.buffer, SharedTile) and view.buffer not in shared:
-                    raise InputError(f"{at}, {op}: shared tile {view.buffer.name} is not declared in this kernel")
+                if isinstance(view.buffer, SharedTile | TensorTile) and view.buffer not in shared:
+                    what = f"{view.buffer.space} tile".replace(" memory", "")
+                    raise InputError(f"{at}, {op}: {what} {view.buffer.name} is not declared in this kernel")
             if op.barrier is not None and op.barrier not in barriers:
                 raise InputError(f"{at}, {op}: barrier {op.barrier.name} is not declared in this kernel")
             if missing := set(op.after) - signalled:
@@ -180,7 +195,8 @@ def _check_sizes(kernel: Kernel, where: str) -> None:
     whole(f"{where}: stands_for", kernel.stands_for)
     whole(f"{where}: launch_registers", kernel.launch_registers, 1, MOST_REGISTERS)
     for what, kind, items in (("roles", Role, kernel.roles), ("shared", SharedTile, kernel.shared),
-                              ("barriers", MBarrier, kernel.barriers), ("rings", Ring, kernel.rings)):  # fmt: skip
+                              ("barriers", MBarrier, kernel.barriers), ("rings", Ring, kernel.rings),
+                              ("tensor", TensorTile, kernel.tensor)):  # fmt: skip
         if not isinstance(items, tuple) or not all(isinstance(item, kind) for item in items):
             raise InputError(f"{where}: {what}={shown(items)}: must be a tuple of {kind.__name__}")
     for role in kernel.roles:
@@ -193,7 +209,8 @@ def _check_sizes(kernel: Kernel, where: str) -> None:
 
 def _check_names(kernel: Kernel, where: str) -> None:
     """Names of tiles, barriers and roles, each given once."""
-    for what, names in (("shared tiles", kernel.shared), ("barriers", kernel.barriers), ("roles", kernel.roles)):
+    for what, names in (("shared tiles", kernel.shared), ("tensor tiles", kernel.tensor),
+                        ("barriers", kernel.barriers), ("roles", kernel.roles)):  # fmt: skip
         twice = [found for found, n in Counter(declared.name for declared in names).items() if n > 1]
         if twice:
             raise InputError(f"{where}: two {what} are named {twice[0]}; each needs a name of its own")
@@ -241,6 +258,9 @@ def _wrong_place(op: Op, role: Role, first_warp: int, warps: int) -> str:
             f"needs whole warpgroups, {together} warps from a multiple of {together} on; the role has warps "
             f"{first_warp} to {first_warp + role.warps - 1}"
         )
+    tensor = [view for view in op.views if isinstance(view.buffer, TensorTile)]
+    if op.spec.owns_registers and any(view.extents[0] > LANES // 4 for view in tensor):
+        return f"a warp reaches the {LANES // 4} lanes of its quarter of tensor memory, warp % 4"
     if op.spec.action in (Action.MEET, Action.JOIN) and not op.spec.cluster:
         assert isinstance(op.value, Const)
         if op.value.value > warps:

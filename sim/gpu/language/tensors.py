@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +28,9 @@ MOST_ARRIVALS = (1 << 20) - 1
 """Of one phase of an mbarrier, as PTX has it."""
 
 ROLES = ("input", "output", "scratch")
+
+LANES, COLUMN_BYTES = 128, 4
+"""Of tensor memory: its lanes, and what one of them holds in a column."""
 
 
 def _set(made: object, **values: Any) -> None:
@@ -167,7 +171,47 @@ class RegisterTile:
         return View(self, ZERO, tuple(ZERO for _ in self.shape), self.shape)
 
 
-Buffer = GlobalTensor | SharedTile | RegisterTile
+@dataclass(frozen=True)
+class TensorTile:
+    """A tile in tensor memory: `stages` copies of `shape`, a row a lane; the columns of 32 bits hold one element of
+    four bytes, or several smaller ones."""
+
+    space: ClassVar[Space] = Space.TENSOR
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    stages: int = 1
+
+    def __post_init__(self) -> None:
+        where = _checked(self, "tensor tile", 1)
+        _set(self, stages=arguments.whole(f"{where}: stages", self.stages, 1))
+        if len(self.shape) != 2 or self.shape[0] > LANES:
+            raise InputError(f"{where}: shape={self.shape}: must be rows, at most {LANES}, and columns")
+
+    @property
+    def columns(self) -> int:
+        """Columns of tensor memory of all stages."""
+        return self.stages * -(-self.shape[1] * DTYPE_BYTES[self.dtype] // COLUMN_BYTES)
+
+    def stage(self, stage: IntLike = 0) -> View:
+        """The whole tile of one stage."""
+        return View(self, as_expr(stage), tuple(ZERO for _ in self.shape), self.shape)
+
+    def __getitem__(self, index: tuple[Any, ...]) -> View:
+        """`tile[stage, r0:rows, c0:cols]`, as of a shared tile."""
+        if not isinstance(index, tuple) or isinstance(index[0], slice):
+            raise InputError(f"view of {self.name}: write the stage first, then offset:extent per dimension")
+        return _view(self, index[1:], as_expr(index[0]))
+
+
+def allocated_columns(tiles: Sequence[TensorTile]) -> int:
+    """Columns of tensor memory that tiles take as they are allocated: a power of two from 32 on; 0 without any."""
+    taken = sum(tile.columns for tile in tiles)
+    return max(32, 1 << (taken - 1).bit_length()) if taken else 0
+
+
+Buffer = GlobalTensor | SharedTile | RegisterTile | TensorTile
 
 
 @dataclass(frozen=True)
@@ -214,7 +258,7 @@ class View:
 
     def __str__(self) -> str:
         box = ", ".join(f"{o}:{e}" for o, e in zip(self.offsets, self.extents, strict=True))
-        stage = f"{self.stage}, " if isinstance(self.buffer, SharedTile) and self.buffer.stages > 1 else ""
+        stage = f"{self.stage}, " if isinstance(self.buffer, SharedTile | TensorTile) and self.buffer.stages > 1 else ""
         return f"{self.buffer.name}[{stage}{box}]" + (".T" if self.transposed else "")
 
 

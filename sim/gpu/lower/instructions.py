@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from arch import tcgen05
 from arch.errors import InputError
-from arch.gpu import GpuSpec, Instruction
+from arch.gpu import GpuSpec, Instruction, Tcgen05
 from arch.gpu_rules import WARP_SIZE
 from sim.gpu.language import Op
 from sim.gpu.language.ops import OPS, Space, Unit
 from sim.gpu.lower.banks import access_waves, ldmatrix_waves
 
-FIGURES = ("dsmem.latency", "instructions", "shared.banks")
+FIGURES = (
+    "dsmem.latency",
+    "instructions",
+    "shared.bandwidth",
+    "shared.banks",
+    "tcgen05.copy",
+    "tcgen05.copy_latency",
+    "tcgen05.floor",
+    "tcgen05.half_gap",
+    "tcgen05.half_latency",
+    "tcgen05.latency",
+    "tcgen05.pair_gap",
+    "tcgen05.pair_latency",
+    "tcgen05.read",
+    "tcgen05.read_latency",
+    "tcgen05.scaled_latency",
+    "tcgen05.write",
+    "tcgen05.write_latency",
+)
 """Figures of a preset that this module reads."""
 
 
@@ -33,6 +52,8 @@ def instruction(spec: GpuSpec, op: Op) -> Instruction:
         return _find(spec, opcode, entry.dtype, entry.shape)
     if entry.unit in (Unit.SHARED, Unit.GLOBAL):
         return _find(spec, opcode, f"b{_bits(op)}")
+    if entry.unit is Unit.TCGEN05:
+        return tensor_product(spec, op).row
     return _find(spec, opcode, op.dtype, op.shape)
 
 
@@ -54,6 +75,39 @@ def _find(spec: GpuSpec, opcode: str, dtype: str = "", shape: str = "") -> Instr
 def _bits(op: Op) -> int:
     """Width of a thread's access."""
     return 8 * max(4, op.vector_bytes)
+
+
+def tensor_product(spec: GpuSpec, op: Op) -> tcgen05.Product:
+    """What a product of an op takes."""
+    shared = op.srcs[0].buffer.space is not Space.TENSOR
+    return tcgen05.product(spec, op.dtype, op.shape, pair=op.pair, first_in_shared=shared)
+
+
+def _tensor_memory(spec: GpuSpec, op: Op) -> Tcgen05:
+    if spec.tcgen05 is None:
+        raise InputError(f"{op.opcode} needs tensor memory, which {spec.name} does not have")
+    return spec.tcgen05
+
+
+class TensorAccess(NamedTuple):
+    """One instruction's access of tensor memory: cycles of its port, and from their end to that of a wait for it."""
+
+    port_cycles: float
+    latency_cycles: int
+
+
+def tensor_access(spec: GpuSpec, op: Op) -> TensorAccess:
+    """What a load, store or copy of tensor memory takes; a warp has a quarter of the ports of loads and stores."""
+    unit = _tensor_memory(spec, op)
+    if op.opcode == "tcgen05_cp":
+        return TensorAccess(unit.copy_cycles, unit.copy_latency_cycles)
+    loads = op.opcode == "tcgen05_ld"
+    view = op.srcs[0] if loads else op.dst
+    if view is None:
+        raise InputError(f"{op.opcode} needs an operand in tensor memory")
+    rate = unit.read_bytes_per_cycle if loads else unit.write_bytes_per_cycle
+    latency = unit.read_latency_cycles if loads else unit.write_latency_cycles
+    return TensorAccess(4 * view.size_bytes / (op.count * rate), latency)
 
 
 class SharedAccess(NamedTuple):

@@ -18,13 +18,33 @@ from arch.gpu_rules import WARP_SIZE
 from arch.limits import check_steps
 from sim.engine.clock import TICKS_PER_CYCLE, cycles_to_ticks, transfer_ticks
 from sim.gpu.counters import Counter
-from sim.gpu.language import Assign, Const, Expr, Kernel, Loop, Op, RegisterTile, Role, SharedTile, Statement, View
+from sim.gpu.language import (
+    Assign,
+    Const,
+    Expr,
+    Kernel,
+    Loop,
+    Op,
+    RegisterTile,
+    Role,
+    SharedTile,
+    Statement,
+    TensorTile,
+    View,
+)
 from sim.gpu.language.ops import THREAD_MACS, Action, Space, Unit
 from sim.gpu.language.program import walk
 from sim.gpu.language.rules import check_kernel
 from sim.gpu.lower.boxes import box_row
 from sim.gpu.lower.expressions import Checked, Expressions, brief, given_variables
-from sim.gpu.lower.instructions import SharedAccess, instruction, mixed_instruction, shared_access
+from sim.gpu.lower.instructions import (
+    SharedAccess,
+    instruction,
+    mixed_instruction,
+    shared_access,
+    tensor_access,
+    tensor_product,
+)
 from sim.gpu.lower.ranges import ANY, Known, Range, after, at_entry, behind, changed, inside, range_of, variables
 from sim.gpu.lower.tables import (
     N_SCOREBOARDS,
@@ -244,7 +264,7 @@ class _Lowering:
     def _place(self, view: View) -> None:
         """Checks where a view lies: within its tile, and of a tensor in device memory not wholly beside it."""
         name, shape = view.buffer.name, view.buffer.shape
-        if isinstance(view.buffer, SharedTile):
+        if isinstance(view.buffer, SharedTile | TensorTile):
             self._check(view.stage, f"stage of {name}", Range(0, view.buffer.stages - 1))
         for d, (offset, extent) in enumerate(zip(view.offsets, view.extents, strict=True)):
             edges = Range(0, shape[d] - extent)
@@ -414,7 +434,8 @@ class _Lowering:
                 f"{self.where}: {op.opcode} to a cluster of {self.kernel.cluster_size} CTAs; {self.spec.name} has "
                 f"tma.max_multicast = {most}"
             )
-        return {"box": self._box(op), "bytes": self._operand(op, Space.SHARED).size_bytes}
+        size_bytes = self._operand(op, Space.SHARED).size_bytes
+        return {"box": self._box(op), "bytes": size_bytes, "value": int(op.pair)}
 
     def _matrices(self, op: Op) -> dict[str, int]:
         """A product by the tensor core beside its warp, its operands from shared memory or, the first, registers."""
@@ -436,10 +457,39 @@ class _Lowering:
             "macs": row.macs // warps,
         }
 
+    def _tensor_memory(self, op: Op) -> dict[str, int]:
+        """Products whose sums lie in tensor memory, what else reaches that, and requests of launch control."""
+        if op.pair and self.kernel.cluster_size % 2:
+            raise InputError(
+                f"{self.where}: a pair is two CTAs of a cluster, of which the kernel's have {self.kernel.cluster_size}"
+            )
+        if op.opcode == "try_cancel":
+            assert op.dst is not None
+            return {"bytes": op.dst.size_bytes}
+        if op.spec.accumulates:
+            product = tensor_product(self.spec, op)
+            # Rows of the table say when a wait for them ends, which takes a part of it.
+            waits = self.spec.sync.mbarrier_wait_cycles or 0
+            tail = product.row.latency_cycles - product.row.interval_cycles - waits
+            return {
+                "pipe": Pipe.TENSOR,
+                "interval": cycles_to_ticks(product.row.interval_cycles),
+                "latency": max(0, cycles_to_ticks(tail)),
+                "shared": transfer_ticks(product.operand_bytes, self.spec.shared.bandwidth_bytes_per_cycle),
+                "bytes": product.operand_bytes,
+                "macs": product.macs,
+                "value": int(op.pair),
+            }
+        access = tensor_access(self.spec, op)
+        interval = cycles_to_ticks(access.port_cycles)
+        return {"pipe": Pipe.LSU, "interval": interval, "latency": cycles_to_ticks(access.latency_cycles)}
+
     def _control(self, op: Op) -> dict[str, int]:
         """What has no operands: barriers, groups, semaphores, counters."""
         if op.barrier is not None and self.spec.sync.mbarrier_wait_cycles is None:
             raise InputError(f"{self.where}: {op.opcode} needs mbarriers, which {self.spec.name} does not have")
+        if op.spec.unit is Unit.TCGEN05 and self.spec.tcgen05 is None:
+            raise InputError(f"{self.where}: {op.opcode} needs tensor memory, which {self.spec.name} does not have")
         if op.phase is not None:
             return {"arg": self._expr(op.phase)}
         if op.spec.evaluated:
@@ -459,6 +509,7 @@ LOWERING: Mapping[Unit, Callable[[_Lowering, Op], dict[str, int]]] = {
     Unit.SHARED: _Lowering._shared,
     Unit.GLOBAL: _Lowering._global,
     Unit.TMA: _Lowering._bulk,
+    Unit.TCGEN05: _Lowering._tensor_memory,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from arch.gpu import GpuSpec, Instruction
 from sim.gpu.language import Assign, Const, Kernel, Loop, Op, Program, Statement
 from sim.gpu.language.ops import Action, Space, Unit
-from sim.gpu.lower.instructions import instruction, shared_access
+from sim.gpu.lower.instructions import instruction, shared_access, tensor_access
 
 FIGURES = ("instructions",)
 """Figures of a preset that this module reads."""
@@ -42,6 +42,11 @@ def _kernel(kernel: Kernel, spec: GpuSpec | None) -> Iterator[str]:
         layout = f"swizzle {tile.swizzle_bytes} B" if tile.swizzle_bytes else f"pad {tile.pad_bytes} B"
         shape = "x".join(map(str, tile.shape))
         yield f"    {at:7} {tile.name}: {tile.stages} of {shape} {tile.dtype}, {tile.stage_bytes} B each, {layout}"
+    if kernel.tensor:
+        yield f"  tensor memory: {kernel.tensor_columns} columns"
+    for place in kernel.tensor:
+        shape = "x".join(map(str, place.shape))
+        yield f"    {place.columns:7} columns, {place.name}: {place.stages} of {shape} {place.dtype}"
     for barrier in kernel.barriers:
         yield f"    mbarrier {barrier.name}: {barrier.stages} of {barrier.arrivals} arrivals"
     number = 0
@@ -88,6 +93,7 @@ def _op(op: Op) -> str:
         words.append(f"{op.barrier.name}[{op.stage}]")
     elif op.spec.numbered:
         words.append(f"{op.stage}")
+    words += ["of a pair"] if op.pair else []
     words += [f"phase {op.phase}"] if op.phase is not None else []
     words += _value(op)
     words += [f"to CTAs {op.multicast}"] if op.multicast is not None else []
@@ -112,8 +118,11 @@ def _value(op: Op) -> list[str]:
 
 def _cost(op: Op, spec: GpuSpec) -> str:
     """Pipe, interval and latency of one instruction; what the memory system or a barrier decides has none."""
-    if op.spec.action is not Action.OPERATE or op.spec.unit is Unit.TMA:
+    if op.spec.action is not Action.OPERATE or op.spec.unit is Unit.TMA or op.opcode == "try_cancel":
         return ""
+    if op.spec.unit is Unit.TCGEN05 and not op.spec.accumulates:
+        access = tensor_access(spec, op)
+        return f"tensor memory every {access.port_cycles:g}, latency {access.latency_cycles:g}"
     if op.spec.unit is not Unit.SHARED:
         return _row(instruction(spec, op))
     row, waves, least, *_ = shared_access(spec, op)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from sim.gpu.language import Assign, Binary, Const, Expr, Kernel, Loop, Op, Role, Statement, Table, Var, evaluate
 from sim.gpu.language.expressions import INT64, MOST_SHIFT
+from sim.gpu.language.ops import Action
+from sim.gpu.language.rules import MOST_SIDE
 
 _POINTS = 1 << 12
 """Values of an expression's variables, all combined, up to which it is evaluated at all of them."""
@@ -229,6 +231,8 @@ def after(statement: Op | Assign, known: Known) -> Known:
     """What is known behind an op or an assignment."""
     if isinstance(statement, Assign):
         return known.with_value(statement.var, range_of(statement.value, known))
+    if statement.spec.action is Action.READ_CANCELLED:
+        return known.with_value(statement.var, Range(-1, MOST_SIDE))
     return known.with_value(statement.var, Range(0, FAR)) if statement.var else known
 
 

@@ -47,6 +47,18 @@ class Kind(IntEnum):
     BAR_ARRIVE = 32
     CLUSTER_ARRIVE = 33
     CLUSTER_WAIT = 34
+    # of tensor memory and launch control; those that move or multiply first
+    TCGEN05_MMA = 35
+    TCGEN05_CP = 36
+    TCGEN05_LD = 37
+    TCGEN05_ST = 38
+    TRY_CANCEL = 39
+    TCGEN05_COMMIT = 40
+    TCGEN05_WAIT_LD = 41
+    TCGEN05_WAIT_ST = 42
+    TCGEN05_ALLOC = 43
+    TCGEN05_DEALLOC = 44
+    QUERY_CANCEL = 45
 
 
 class Pipe(IntEnum):

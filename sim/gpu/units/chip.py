@@ -41,7 +41,8 @@ class Part(IntEnum):
     TMA = 88
     BARRIERS = 96
     SEMAPHORES = 108
-    WIDTH = 112
+    TENSOR_MEMORY = 112
+    WIDTH = 120
 
 
 class Chip(IntEnum):

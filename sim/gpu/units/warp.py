@@ -13,7 +13,8 @@ REASON_BITS = 5  # of a word that holds a tick and the reason for waiting until 
 class Warp(IntEnum):
     """Columns of a warp's row: eight to a host cache line, those first that most ops touch.
 
-    Other units own the rest: `WarpVariables`, `Walk`, `TensorWarp`, `CpAsyncGroups`, `BulkGroups`, `TileWarp`.
+    Other units own the rest: `WarpVariables`, `Walk`, `TensorWarp`, `TensorMemoryWarp`, `CpAsyncGroups`, `BulkGroups`,
+    `TileWarp`.
     """
 
     PROGRAM_COUNTER = 0
@@ -36,7 +37,7 @@ class Warp(IntEnum):
     READY = 24  # when what was issued into a slot can be used, << REASON_BITS, and why it is waited for (Reason);
     # slots: scoreboards, last elements of register tiles, their first elements
     NUMBER = 61  # in its CTA
-    WIDTH = 168
+    WIDTH = 176
 
 
 class Block(IntEnum):
@@ -49,6 +50,7 @@ class Block(IntEnum):
     FLAG = 4
     BULK = 5
     FETCH = 6
+    TENSOR_MEMORY = 7
 
 
 @inner(inline=True)

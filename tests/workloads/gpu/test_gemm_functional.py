@@ -11,6 +11,7 @@ from workloads.gpu.gemm.choose import Config
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.tcgen05 import Tcgen05Config
 from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
@@ -21,7 +22,7 @@ from tests.reference.gpu_executor import execute  # isort: skip
 
 @pytest.fixture(scope="module")
 def machines() -> dict[str, GpuSpec]:
-    return {name: load_arch(name) for name in ("h100-sxm", "a100-sxm4-80gb", "v100-sxm2", "t4")}
+    return {name: load_arch(name) for name in ("b200", "h100-sxm", "a100-sxm4-80gb", "v100-sxm2", "t4")}
 
 
 def gemm(dtype: str, m: int, n: int, k: int, layout: str = "NN", **keys: int | str) -> Gemm:
@@ -71,6 +72,17 @@ WGMMA: list[tuple[Gemm, WgmmaConfig]] = [
     (gemm("fp8", 70, 96, 256, "NT", scale="block"), WgmmaConfig(64, 32, 128, 2, 1, stages=2)),
     (gemm("fp8", 128, 128, 1024, "NT", scale="block"), WgmmaConfig(128, 64, 128, stages=2, split=3)),
 ]
+TCGEN05: list[tuple[Gemm, Tcgen05Config]] = [
+    (gemm("bf16", 200, 136, 200, "NT"), Tcgen05Config(128, 64, 64, stages=3)),
+    (gemm("fp16", 512, 128, 136, "TN", batch=2), Tcgen05Config(256, 64, 64, pair=True, stages=2)),
+    (gemm("bf16", 24, 264, 136, "NT"), Tcgen05Config(128, 32, 64, stages=2, swap=True)),
+    (gemm("fp8", 300, 100, 400, "NT"), Tcgen05Config(256, 96, 128, pair=True, stages=2, buffers=1)),
+    (gemm("int8", 128, 96, 144, "NN"), Tcgen05Config(128, 48, 128, stages=2)),
+    (gemm("tf32", 264, 24, 72, "TT"), Tcgen05Config(128, 16, 32, stages=3)),
+    (gemm("bf16", 520, 136, 136), Tcgen05Config(256, 64, 64, pair=True, stages=2, clc=True)),
+    (gemm("bf16", 200, 130, 136, "NT", out="fp32"), Tcgen05Config(128, 32, 64, stages=2, clc=True, swap=True)),
+    (gemm("bf16", 300, 64, 512, "NT"), Tcgen05Config(256, 64, 64, pair=True, stages=2, split=3)),
+]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),
     ("a100-sxm4-80gb", gemm("bf16", 100, 136, 200, "NT"), MmaConfig(64, 64, 32, 32, 32, 4, "cp.async")),
@@ -118,7 +130,13 @@ GEMV: list[tuple[str, Gemm, GemvConfig]] = [
     *(("h100-sxm", gemm("fp32", 200, 1, 77, a + b), GemvConfig(4, 4, 2)) for a in "NT" for b in "NT"),
     ("t4", gemm("int8", 1, 264, 200, "NT"), GemvConfig(4, 4, 2)),
 ]
-CASES: list[tuple[str, Gemm, Config]] = [*(("h100-sxm", op, c) for op, c in WGMMA), *MMA, *SIMT, *GEMV]
+CASES: list[tuple[str, Gemm, Config]] = [
+    *(("b200", op, c) for op, c in TCGEN05),
+    *(("h100-sxm", op, c) for op, c in WGMMA),
+    *MMA,
+    *SIMT,
+    *GEMV,
+]
 
 
 def _identity(case: tuple[str, Gemm, Config]) -> str:

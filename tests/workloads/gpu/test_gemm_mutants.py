@@ -14,6 +14,7 @@ from workloads.gpu.gemm.choose import Config
 from workloads.gpu.gemm.gemv import GemvConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.tcgen05 import Tcgen05Config
 from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.ops import Gemm
@@ -90,6 +91,13 @@ CASES: dict[str, Case] = {
     "wgmma multistage": (
         "h100-sxm", TINY, Gemm(m=128, n=192, k=320, dtype="bf16"),
         WgmmaConfig(128, 64, 64, stages=3, tma=False, specialized=False), {"warps/28 wgmma_fence": FENCE},
+    ),
+    "tensor memory": (
+        "b200", SMALL, Gemm(m=640, n=96, k=192, dtype="bf16"), Tcgen05Config(128, 96, 64, stages=2, buffers=1), {},
+    ),
+    "tensor memory, pairs and launch control": (
+        "b200", SMALL, Gemm(m=2048, n=64, k=192, dtype="bf16"),
+        Tcgen05Config(256, 64, 64, pair=True, stages=2, buffers=1, clc=True), {},
     ),
     "cp.async": (
         "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},

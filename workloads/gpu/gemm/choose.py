@@ -19,7 +19,7 @@ from arch.gpu import GpuSpec
 from arch.near import hint
 from workloads import libraries
 from workloads.gpu.configuration import class_of
-from workloads.gpu.gemm import marlin, mma, simt, splitk, triton, wgmma
+from workloads.gpu.gemm import marlin, mma, simt, splitk, tcgen05, triton, wgmma
 from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import Figures, Work, estimate_ps, figures
 from workloads.gpu.gemm.fixup import ADDS
@@ -28,6 +28,7 @@ from workloads.gpu.gemm.marlin import MarlinConfig
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div, problem
 from workloads.gpu.gemm.simt import SimtConfig
+from workloads.gpu.gemm.tcgen05 import Tcgen05Config
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
@@ -36,9 +37,11 @@ from workloads.ops import Gemm
 from workloads.registry import register
 
 Config = Any
-CLASSES: tuple[type[GemmConfig], ...] = (WgmmaConfig, MmaConfig, MarlinConfig, TritonConfig, SimtConfig, GemvConfig)
+CLASSES: tuple[type[GemmConfig], ...] = (
+    Tcgen05Config, WgmmaConfig, MmaConfig, MarlinConfig, TritonConfig, SimtConfig, GemvConfig
+)  # fmt: skip
 
-SCHEDULES = ("wgmma", "mma", "simt", "gemv")
+SCHEDULES = ("tcgen05", "wgmma", "mma", "simt", "gemv")
 """Kinds that a vendor's library has."""
 SCALED = ("vllm", "deepgemm", "deepgemm@2025-02")
 """Libraries with kernels of their own for operands with scales by block."""
@@ -227,7 +230,8 @@ def _none(p: Problem, spec: GpuSpec, schedule: str) -> NoReturn:
 
 def _units(spec: GpuSpec, dtype: str) -> list[str]:
     """Schedules that a machine has for a format."""
-    units = ["wgmma"] if wgmma.Rates.of(spec, dtype) else []
+    units = ["tcgen05"] if spec.tcgen05 and spec.has_instruction("tcgen05_mma", dtype, tcgen05.row(dtype)) else []
+    units += ["wgmma"] if wgmma.Rates.of(spec, dtype) else []
     units += ["mma"] if any(spec.has_instruction("mma", dtype, s) for s in mma.SHAPES.get(dtype, ())) else []
     units += ["simt"] if any(simt.available(spec, d, acc) for d, acc in simt.OPCODES if d == dtype) else []
     return units
@@ -242,6 +246,10 @@ def candidates(
         yield from _marlin_candidates(p, spec, f, names)
         return
     specialised = on_tensor_cores = False
+    if "tcgen05" in names:
+        for found in _tcgen05_candidates(p, spec, f):
+            specialised = on_tensor_cores = True
+            yield found
     if "wgmma" in names:
         for found in _wgmma_candidates(p, spec, f):
             specialised |= p.dtype not in XMMA_FORMATS and not wgmma.through_registers(p, found[0])
@@ -254,7 +262,7 @@ def candidates(
             yield found
     # Libraries keep to the tensor cores where they take the format, also for one row: nine and two rows with m = 1 of
     # a serving framework on A100 and H100, fitted half, take what these kernels take, not what a dot product does.
-    tensor = len(names) > 1 and {"wgmma", "mma"}.intersection(_units(spec, p.dtype))
+    tensor = len(names) > 1 and {"tcgen05", "wgmma", "mma"}.intersection(_units(spec, p.dtype))
     if "simt" in names and not tensor and (p.dtype, p.acc) in simt.OPCODES:
         yield from _simt_candidates(p, spec, f)
     if "triton" in names and wgmma.Rates.of(spec, p.dtype) and DTYPE_BYTES[p.dtype] == 1:
@@ -325,6 +333,31 @@ def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, boo
             widths.setdefault(ceil_div(rows_n, tile_n), tile_n)
         for tile_n in widths.values():
             yield tile_m, tile_n, pingpong, columns
+
+
+def _tcgen05_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
+    """Kernels on tensor memory: of the widths that cut a problem into equally many tiles, the narrowest."""
+    if "tcgen05" not in _units(spec, p.dtype) or not (p.a.tma and p.b.tma):
+        return
+    tile_k = tcgen05.STEP_BYTES // DTYPE_BYTES[p.dtype]
+    for swap, pair in itertools.product((False, True), (True, False)):
+        rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
+        tile_m, step = tcgen05.ROWS * (1 + pair), tcgen05.COLUMNS_STEP * (1 + pair)
+        if pair and 2 * rows_m <= tile_m:
+            continue
+        widths: dict[int, int] = {}
+        for tile_n in range(step, tcgen05.MOST_COLUMNS + 1, step):
+            widths.setdefault(ceil_div(rows_n, tile_n), tile_n)
+        for tile_n in widths.values():
+            config = Tcgen05Config(tile_m, tile_n, tile_k, pair=pair, swap=swap)
+            config = replace(config, stages=min(MOST_STAGES, tcgen05.max_stages(p, config, spec)))
+            work = config.work(p, spec, f)
+            yield config, work
+            if p.acc in ADDS:
+                for split in _splits(SPLITS, work, p.k, False):
+                    cut = replace(config, split=split)
+                    cut = replace(cut, stages=min(config.stages, tcgen05.max_stages(p, cut, spec)))
+                    yield cut, cut.work(p, spec, f)
 
 
 def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:

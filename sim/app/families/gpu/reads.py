@@ -72,6 +72,7 @@ class Took:
 
 _CONDITIONS: Mapping[str, Callable[[Took], bool]] = {
     "tma": lambda took: Unit.TMA in took.units,
+    "tcgen05": lambda took: Unit.TCGEN05 in took.units,
     "launch.descriptor_fetch": lambda took: took.descriptors,
     "cp_async": lambda took: any(spec.group is CP_ASYNC for spec in took.specs),
     "dsmem.max_cluster": lambda _: True,  # choosers of kernels ask for it
