@@ -14,7 +14,9 @@ _MANY = 300
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--golden-update`: write the recorded cycle counts anew; `--pictures-update`: the pictures that are kept."""
-    parser.addoption("--golden-update", action="store_true", help="write cycles.lock and the example of docs/running.md anew")
+    parser.addoption(
+        "--golden-update", action="store_true", help="write cycles.lock and docs/running.md's example anew"
+    )
     parser.addoption("--pictures-update", action="store_true", help="write the pictures of tests/report/pictures anew")
 
 

@@ -42,9 +42,7 @@ def test_throttled_cases_are_throttled() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_prints_what_is_shown(
-    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_prints_what_is_shown(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     text = RUNNING.read_text(encoding="utf-8")
     ((block, command, shown),) = re.findall(r"```\n(\$ (tilewave [^\n]*)\n(.*?))```", text, re.DOTALL)
     assert main(shlex.split(command)[1:]) == 0

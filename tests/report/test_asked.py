@@ -112,7 +112,7 @@ def test_text_and_notebook(report: Report) -> None:
     assert text.splitlines()[0] == TITLE
     assert not PLAIN.search(text.partition("How far to trust it")[0])  # rows were measured on the plain one
     assert "(asked: mma)" in text
-    assert re.search(r"conditions +clock 1.2 GHz, l2 warm, data normal, scope kernel, not exact", text)
+    assert re.search(r"conditions +clock 1.2 GHz, l2 warm, data normal, scope kernel\n", text)
     assert re.search(r"machine file +t4.yaml, SHA-256 [0-9a-f]{16}", text)
     assert re.search(r"versions +tilewave ", text)
     assert f"<h4>{TITLE}</h4>" in report._repr_html_()

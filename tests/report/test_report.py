@@ -268,8 +268,8 @@ def test_verdict_quotes_losses() -> None:
 def test_text_has_the_sections_in_order() -> None:
     titles = [section.title.split(" (")[0] for section in sections_of(Report(RUN))]
     assert titles[1:] == [
-        *("Speed of light", "Roofline", "Stall stack", "Memory chart", "Occupancy", "Clock and power"),
-        *("Where the time went", "Candidates", "What bounds it"),
+        *("What bounds it", "Speed of light", "Roofline", "Stall stack", "Memory chart", "Occupancy"),
+        *("Clock and power", "Where the time went", "Candidates"),
     ]
     text = str(Report(RUN))
     assert text.isascii()

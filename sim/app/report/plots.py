@@ -96,10 +96,8 @@ def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
     ax.axhline(reached * 1e-12, color=palette.GUIDE, linewidth=0.8, linestyle=":")
     ax.set_ylim(min(reached, roofs[0].ops_per_s) * 1e-12 / 8, peak * 1e-12 * _FAR_ROOFS * 1.5)
     _log_axes(ax)
-    ax.legend(
-        fontsize="small", title=f"roofs over {ops_text(reached, report.record.dtype)}", title_fontsize="small",
-        **below(ax), ncols=2,
-    )  # fmt: skip
+    title = f"roofs (the run reaches {ops_text(reached, report.record.dtype)})"
+    ax.legend(fontsize="small", title=title, title_fontsize="small", **below(ax), ncols=2)
     return ax
 
 

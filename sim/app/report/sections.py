@@ -25,6 +25,13 @@ SMALLEST_STALL = 0.005
 """Stall reasons below this share are summed up as `other`."""
 
 
+_HELD = {
+    "power": "held down by the board's power limit",
+    "tensor": "held down while tensor cores work",
+    "locked": "locked",
+}
+"""Why a clock stayed below boost, as `KernelRecord` names it, in words."""
+
 _HALF_PAGE = 76
 """Letters beside each other in a column of a page."""
 _CELL_GAP = 2
@@ -80,6 +87,7 @@ def sections_of(report: Report) -> list[Section]:
     """All sections of a report; those about which nothing was counted are left out."""
     makers: tuple[Callable[[Report], Section], ...] = (
         _headline,
+        verdict,
         _speed_of_light,
         _roofline,
         _stalls,
@@ -93,7 +101,6 @@ def sections_of(report: Report) -> list[Section]:
         _kernels,
         _candidates,
         _origin,
-        verdict,
         _trust,
     )
     return [section for section in (make(report) for make in makers) if section.rows]
@@ -109,7 +116,7 @@ def _headline(report: Report) -> Section:
     rows = [
         ("time", f"{time_text(figures.time_ps)} ({run.scope})"),
         ("cycles", f"{figures.cycles:,} at {ghz_text(figures.clock_hz)}"),
-        *([("achieved", _achieved(figures, run.dtype))] if figures.flops else []),
+        *([("achieved", achieved)] if (achieved := _achieved(figures, run.dtype)) else []),
         ("schedule", run.schedule if run.schedule == asked.schedule_text else f"{run.schedule} ({_wish(asked)})"),
     ]
     if run.left_out is not None:
@@ -117,7 +124,7 @@ def _headline(report: Report) -> Section:
     if run.streamed is not None:
         rows.append(("streamed", streamed_text(run.streamed, run.time_ps)))
     if asked.conditions:
-        rows.append(("conditions", ", ".join(_condition(*pair) for pair in asked.conditions.items())))
+        rows.append(("conditions", ", ".join(filter(None, (_condition(*pair) for pair in asked.conditions.items())))))
     if run.check is not None:
         outcome, error = "passed" if run.check.passed else "FAILED", run.check.max_rel_error
         what = "the rules of the schedule alone" if error is None else f"largest relative error {error:.2e}"
@@ -143,7 +150,15 @@ def streamed_text(found: Streamed, time_ps: int) -> str:
 
 
 def _achieved(figures: Figures, dtype: str) -> str:
-    return f"{ops_text(figures.ops_per_s, dtype)}, {percent(figures.share_of_peak)} of the data sheet's peak"
+    """What a run reaches, as a share of what bounds it: of the memory's bandwidth, or of the peak in its format."""
+    ops = f"{ops_text(figures.ops_per_s, dtype)}, {percent(figures.share_of_peak)} of the data sheet's peak"
+    level = figures.bound
+    if level not in figures.machine.external:
+        return ops if figures.flops else ""
+    rate = sum(level_bytes(figures.counters)[level].values()) / (figures.device_ps * 1e-12)
+    share = percent(figures.speed_of_light()[level])
+    memory = f"{rate * 1e-9:,.0f} GB/s of {level}, {share} of its bandwidth"
+    return f"{memory}; {ops_text(figures.ops_per_s, dtype)}" if figures.flops else memory
 
 
 def _wish(asked: Asked) -> str:
@@ -151,8 +166,8 @@ def _wish(asked: Asked) -> str:
 
 
 def _condition(name: str, value: str | bool) -> str:
-    """`l2 cold`, `exact`, `not exact`."""
-    return f"{name} {value}" if isinstance(value, str) else name if value else f"not {name}"
+    """`l2 cold`, `exact`; nothing where it is not exact."""
+    return f"{name} {value}" if isinstance(value, str) else name if value else ""
 
 
 def _origin(report: Report) -> Section:
@@ -209,7 +224,7 @@ def _memory(report: Report) -> Section:
         if not any(sides.values()):
             continue
         rate = rates.get("dram_row" if level == "dram" else level)
-        hits = "" if rate is None else percent(rate) + (" of rows" if level == "dram" else "")
+        hits = "" if rate is None else percent(rate) + (" in open rows" if level == "dram" else "")
         bandwidth = f"{sum(sides.values()) / device_s * 1e-9:,.0f} GB/s"
         rows.append(
             (words(level), *(bytes_text(sides[s]) if s in sides else "" for s in ("read", "write")), bandwidth, hits)
@@ -220,13 +235,14 @@ def _memory(report: Report) -> Section:
 def _clock(report: Report) -> Section:
     figures = report.figures
     machine = figures.machine
-    reasons = sorted({words(k.throttle_reason) for k in figures.kernels if k.throttle_reason})
-    held = f", held by: {', '.join(reasons)}" if reasons else ""
+    reasons = sorted({_HELD[k.throttle_reason] for k in figures.kernels if k.throttle_reason})
+    held = f", {' and '.join(reasons)}" if reasons else ""
     rows = [("mean", f"{ghz_text(figures.clock_hz)} of {ghz_text(machine.boost_hz)} boost{held}")]
     if figures.power_w is not None and figures.energy_j is not None:
-        limit = "" if machine.power_limit_mw is None else f" of {machine.power_limit_mw / 1000:.0f} W"
+        limit = "" if machine.power_limit_mw is None else f" (limit {machine.power_limit_mw / 1000:.0f} W"
         above = _above_the_limit(figures.power_w, machine.power_limit_mw, report.record.asked.conditions.get("clock"))
-        rows.append(("power", f"{figures.power_w:.0f} W{limit}{above}; {figures.energy_j * 1000:.3g} mJ"))
+        limit += f"{above})" if limit else ""
+        rows.append(("power", f"{figures.power_w:.0f} W{limit}; {figures.energy_j * 1000:.3g} mJ"))
     return Section("Clock and power", tuple(rows))
 
 
@@ -235,7 +251,7 @@ def _above_the_limit(power_w: float, limit_mw: int | None, clock: str | bool | N
     if limit_mw is None or power_w <= 1.03 * limit_mw / 1000:
         return ""
     by_power = clock in (None, "isolated", "sustained")
-    return ", a burst: the limit holds for longer means" if by_power else ", as nothing holds a locked clock"
+    return ", which holds for means over longer than this" if by_power else ", which does not act on a locked clock"
 
 
 def _time_parts(report: Report) -> Section:
@@ -323,9 +339,9 @@ def _candidates(report: Report) -> Section:
         if c.simulated_cycles:
             simulated, off = f"{c.simulated_cycles:,}", f"{100 * c.estimate_cycles / c.simulated_cycles - 100:+.0f} %"
         elif c.given_up_ps:
-            simulated = f"beyond {time_text(c.given_up_ps)}"
+            simulated = f"given up at {time_text(c.given_up_ps)}"
         rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, off, "chosen" if c.chosen else ""))
-    stated = f"off by (stated: {report.record.estimate_error_percent} %)"
+    stated = f"estimate's error ({report.record.estimate_error_percent} % expected)"
     return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", stated, ""))
 
 

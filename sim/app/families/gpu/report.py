@@ -161,7 +161,8 @@ def _occupancy(report: Report) -> Section:
     rows.append(("grid", " x ".join(map(str, launch.grid)) + clusters))
     if launch.waves_milli:
         tail, idle = (percent(cycles / kernel.cycles) for cycles in (launch.tail_cycles, launch.tail_idle_cycles))
-        rows.append(("waves", f"{launch.waves_milli / 1000:.2f}; tail {tail} of the cycles, idle SMs {idle}"))
+        rows.append(("waves", f"{launch.waves_milli / 1000:.2f}"))
+        rows.append(("tail", f"{tail} of the time some SMs have run out of work; {idle} of all SMs' time is lost so"))
     return Section("Occupancy", tuple(rows))
 
 
