@@ -226,6 +226,10 @@ class GraphBuilder:
         """Checks `others`."""
         one_of(f"graph {self.name} others", self.others, OTHERS)
 
+    def __len__(self) -> int:
+        """Calls so far."""
+        return len(self._steps)
+
     def tensor(self, name: str, size: int, dtype: str) -> Value:
         """A tensor that exists before the graph: an input, or a weight."""
         if name in self._sizes:

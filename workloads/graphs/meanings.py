@@ -30,11 +30,17 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a model."""
+    """A tensor of a model. strides: elements from one to the next along each dimension, where that is known."""
 
     name: str
     shape: Shape
     dtype: str
+    strides: Shape = ()
+
+    @property
+    def turned(self) -> bool:
+        """Whether its last two dimensions lie in memory the other way round."""
+        return len(self.strides) > 1 and self.strides[-2] == 1 < self.strides[-1]
 
     @property
     def size(self) -> int:
@@ -150,13 +156,14 @@ class Writer:
             self.values[key] = self.g.tensor(key, size, dtype)
         return self.values[key]
 
-    def product(self, label: str, op: Operator, *names: str) -> Value:
-        """Calls a product of tensors, in the format of products."""
+    def product(self, label: str, op: Operator, result: str, *names: str) -> Value:
+        """Calls a product of tensors in the format of products. result: the tensor whose format it gets."""
         between = self.tensor(names[0]).dtype
         op = op.with_defaults(self.dtype or between)
         given = [self.taken(name, math.prod(o.shape), self._stored(name, between, o.dtype))
                  for name, o in zip(names, op.operands, strict=True)]  # fmt: skip
-        return self.g.product(label, op, *given)
+        given = [self.g.cast(value, operand.dtype) for value, operand in zip(given, op.operands, strict=True)]
+        return self.g.cast(self.g.call(label, op, *given), self.tensor(result).dtype)
 
     def _stored(self, name: str, between: str, dtype: str) -> str:
         """The format in which an operand of a product lies: weights have the product's."""
@@ -172,13 +179,19 @@ class Writer:
 
 
 def _view(w: Writer, node: Node) -> list[Value]:
-    """Results are the operand, or parts of it: nothing moves. first: elements before each part."""
+    """Results are the operand, or parts of it: nothing moves. first: elements before each part; split: they follow each
+    other."""
     value = w.value(node.inputs[0])
-    found = []
-    for name, first in zip(node.outputs, node.keys.get("first") or [0] * len(node.outputs), strict=True):
-        size = min(w.tensor(name).size, value.size)
-        found.append(value.slice(min(first, value.size - size), size))
-    return found
+    sizes = [min(w.tensor(name).size, value.size) for name in node.outputs]
+    before = [sum(sizes[:number]) for number in range(len(sizes))]
+    firsts = node.keys.get("first") or (before if node.keys.get("split") else [0] * len(sizes))
+    return [value.slice(min(first, value.size - size), size) for first, size in zip(firsts, sizes, strict=True)]
+
+
+def _fill(w: Writer, node: Node) -> Sequence[Value]:
+    """A constant in all elements."""
+    sizes = [(w.tensor(name).size, w.tensor(name).dtype) for name in node.outputs]
+    return w.g.copied(node.label, (), *sizes, stands_in=False)
 
 
 def _move(w: Writer, node: Node) -> Sequence[Value]:
@@ -188,9 +201,10 @@ def _move(w: Writer, node: Node) -> Sequence[Value]:
         op = Transpose(rows=sides[0], cols=sides[1], dtype=result.dtype)
         return [w.g.call(node.label, op, w.taken(node.inputs[0], result.size, result.dtype))]
     sizes = [(w.tensor(name).size, result.dtype) for name in node.outputs]
-    largest = max((w.value(name) for name in node.inputs), key=lambda value: value.size_bytes)
-    read = largest.slice(0, min(largest.size, max(size for size, _ in sizes)))
-    return w.g.copied(node.label, [read], *sizes, stands_in=False)
+    read = [w.value(name) for name in node.inputs]
+    if len(read) == 1:
+        read = [read[0].slice(0, min(read[0].size, sum(size for size, _ in sizes)))]
+    return w.g.copied(node.label, read, *sizes, stands_in=False)
 
 
 def _as_matrix(shape: Shape, perm: Sequence[int]) -> tuple[int, int] | None:
@@ -205,16 +219,14 @@ def _as_matrix(shape: Shape, perm: Sequence[int]) -> tuple[int, int] | None:
 
 
 def _matmul(w: Writer, node: Node) -> Sequence[Value] | None:
-    """[..., m, k] times [..., k, n], as NumPy has it. ta, tb: stored the other way round. A third operand of n elements
-    is added."""
-    a, b = (w.tensor(name).shape for name in node.inputs[:2])
-    ta, tb = node.keys.get("ta", False), node.keys.get("tb", False)
-    a, b = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
-    m, k = (a[-1], a[-2]) if ta else a[-2:]
-    n = b[-2] if tb else b[-1]
-    batch = max(math.prod(a[:-2]), math.prod(b[:-2]))
-    if math.prod(b[:-2]) == 1 and not ta:
-        m, batch = m * batch, 1
+    """[..., m, k] times [..., k, n], as NumPy has it. ta, tb: an operand lies in memory the other way round. A third
+    operand of n elements is added."""
+    b, result = w.tensor(node.inputs[1]), w.tensor(node.outputs[0])
+    ta, tb = (node.keys.get(key, False) for key in ("ta", "tb"))
+    n, matrices = (result.shape[-1], math.prod(b.shape[:-2])) if len(b.shape) > 1 else (1, 1)
+    k = b.size // (matrices * n)
+    batch = 1 if matrices == 1 and not ta else math.prod(result.shape[:-2])
+    m = result.size // (n * batch)
     names = list(node.inputs[:2])
     epilogue = {}
     if len(node.inputs) > 2:
@@ -227,7 +239,7 @@ def _matmul(w: Writer, node: Node) -> Sequence[Value] | None:
         m=m, n=n, k=k, batch=batch, ta="T" if ta else "N", tb="T" if tb else "N", dtype=w.dtype or None,
         out=w.out(w.tensor(names[0]).dtype), **epilogue,  # type: ignore[arg-type]
     )  # fmt: skip
-    return [w.product(node.label, op, *names)]
+    return [w.product(node.label, op, node.outputs[0], *names)]
 
 
 def _layers(w: Writer, node: Node) -> list[Value]:
@@ -238,7 +250,7 @@ def _layers(w: Writer, node: Node) -> list[Value]:
     value = None
     for layer in node.keys["layers"]:
         op = layer_operator(layer, w.dtype or result.dtype, out)
-        value = w.product(node.label, op, *node.inputs[:2])
+        value = w.product(node.label, op, node.outputs[0], *node.inputs[:2])
     if between := node.keys.get("between", 0):
         (value,) = w.g.copied(node.label, [w.beside(node.outputs[0], max(1, between // 2), result.dtype)],
                               (max(1, between - between // 2), result.dtype))  # fmt: skip
@@ -342,7 +354,7 @@ def _attention(w: Writer, node: Node) -> list[Value]:
     """Queries, keys and values, as the keys of `Attention` say."""
     dtype = w.tensor(node.inputs[0]).dtype
     op = Attention(dtype=w.dtype or dtype, out=w.out(dtype), **node.keys["op"]).with_defaults(dtype)
-    found = [w.product(node.label, op, *node.inputs[:3])]
+    found = [w.product(node.label, op, node.outputs[0], *node.inputs[:3])]
     return [*found, *(w.beside(name, w.tensor(name).size, w.tensor(name).dtype) for name in node.outputs[1:])]
 
 
@@ -353,6 +365,7 @@ def _all_reduce(w: Writer, node: Node) -> list[Value]:
 
 MEANINGS: Mapping[str, Callable[[Writer, Node], Sequence[Value] | None]] = {
     "view": _view,
+    "fill": _fill,
     "move": _move,
     "matmul": _matmul,
     "layers": _layers,

@@ -185,6 +185,14 @@ def _add_lists(commands: Any) -> None:
 def _add_validate(commands: Any) -> None:
     """Adds the parser of `validate`."""
     validate = commands.add_parser("validate", help="simulated against measured times", allow_abbrev=False)
+    validate.add_argument(
+        "trace", nargs="?", metavar="TRACE",
+        help="a trace of torch.profiler with shapes (.json, .json.gz): its kernels beside those of --arch, one machine",
+    )  # fmt: skip
+    validate.add_argument(
+        "--clock", metavar="CLOCK", help="of TRACE: isolated (default), sustained, or locked: '1.41 GHz'"
+    )
+    arguments.add_overrides(validate)
     validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
     for name in ("arch", "op", "dtype", "source", "schedule"):
         validate.add_argument(
@@ -517,6 +525,10 @@ def _opcodes(options: argparse.Namespace) -> int:
 
 
 def _validate(options: argparse.Namespace) -> int:
+    if options.trace:
+        return _validate_trace(options)
+    if options.clock or options.set:
+        raise InputError(f"--{'clock' if options.clock else 'set'} goes with a TRACE; rows say how they were measured")
     picture = arguments.picture(options)
     from sim.app.study.store import default_store, opened
     from sim.app.study.validate import select, validate
@@ -543,6 +555,24 @@ def _validate(options: argparse.Namespace) -> int:
     if picture:
         arguments.save(lambda: _scatter(validation), picture)
     return DIFFERENCE if validation.failed else FINE
+
+
+def _validate_trace(options: argparse.Namespace) -> int:
+    """A profiler's trace beside one machine."""
+    rows = ("reference", "op", "dtype", "source", "schedule", "split", "measured_clock", "plot", "workers", "store")
+    if given := next((name for name in rows if getattr(options, name)), None):
+        raise InputError(f"--{given.replace('_', '-')} goes with rows of measurements; {options.trace} is a trace")
+    if len(options.arch) != 1:
+        raise InputError(f"validate {options.trace}: needs one machine, such as --arch h100-sxm")
+    from sim.app.cli.progress import Progress
+    from sim.app.study.traces import compare_trace
+
+    with Progress(options.trace) as progress:
+        found = compare_trace(
+            Path(options.trace), options.arch[0], options.set, options.clock or "isolated", progress=progress
+        )
+    arguments.show(found, options.json)
+    return FINE
 
 
 def _scatter(validation: Validation) -> Figure:

@@ -1,0 +1,149 @@
+"""Traces of PyTorch's profiler beside what is simulated: what is paired with what, and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arch.errors import InputError
+from sim import simulate
+from sim.app.cli import main
+from sim.app.study.traces import SIMULATED, TraceComparison, compare_trace
+from tests.study.kineto_trace import EACH, Trace, decoder_layer, model
+from workloads.graphs.kineto import read_trace
+
+MACHINE = "h100-sxm"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> TraceComparison:
+    return compare_trace(model(tmp_path_factory.mktemp("trace") / "layer.json.gz"), MACHINE)
+
+
+def test_each_kernel_stands_beside_the_operator_of_its_shapes(found: TraceComparison) -> None:
+    ours = {(pair.operator, pair.ours): pair.calls for pair in found.pairs}
+    mm = "aten::mm", "gemm m=256 n={} k={} tb=T dtype=bf16 out=bf16 acc=fp32"
+    causal = "attention batch=1 heads=4 head_dim=128 kv_heads=4 seq_q=256 seq_k=256 causal=1 head_dim_v=128 dtype=bf16"
+    expected = {
+        **{(mm[0], mm[1].format(n, k)): calls for n, k, calls in ((512, 512, 4), (1024, 512, 2), (512, 1024, 1))},
+        ("aten::addmm", "gemm m=256 n=1000 k=512 tb=T dtype=bf16 out=bf16 acc=fp32 epilogue=bias"): 1,
+        ("aten::_flash_attention_forward", f"{causal} out=bf16"): 1,
+        ("aten::native_layer_norm", "layernorm rows=256 cols=512 dtype=bf16 out=bf16"): 1,
+        ("aten::_softmax", "softmax rows=256 cols=1000 dtype=bf16 out=bf16"): 1,
+        ("aten::embedding", "gather rows=256 cols=512 of=32000 dtype=bf16 index_dtype=int64"): 1,
+        ("aten::silu", "silu n=262144 dtype=bf16 out=bf16"): 1,
+        ("aten::mul", "mul n=262144 dtype=bf16 out=bf16"): 1,
+        ("aten::mul", "bias n=131072 cols=512 dtype=bf16 out=bf16"): 2,  # a norm's weight
+        ("aten::mul", "bias n=131072 cols=256 dtype=fp32 out=fp32"): 2,  # a number a row
+        ("aten::mean", "sum rows=256 cols=512 axis=1 dtype=fp32 out=fp32"): 2,
+        ("aten::pow", "scale n=131072 dtype=fp32 out=fp32"): 2,
+        ("aten::copy_", "cast n=131072 dtype=bf16 out=fp32"): 2,
+        ("aten::copy_", "cast n=131072 dtype=fp32 out=bf16"): 2,
+        ("aten::cat", "copy n=131072 dtype=bf16 out=bf16"): 2,
+        ("nccl:all_reduce", "all_reduce gpus=2 elements=131072 dtype=bf16"): 2,
+        ("Memcpy HtoD (Pinned -> Device)", "copy_h2d bytes=2048"): 1,
+    }
+    assert expected.items() <= ours.items()
+    for pair in found.pairs:
+        assert 0.4 * pair.calls < pair.simulated_us < 30 * pair.calls
+        assert pair.kernels
+        assert pair.schedule
+
+
+def test_nearly_all_device_time_is_paired_and_the_rest_is_named(found: TraceComparison) -> None:
+    whole = found.to_dict()
+    assert whole["paired_share"] > 0.95
+    assert {(one["operator"], one["why"]) for one in whole["unpaired"]} == {
+        ("triton_poi_fused_add_mul_0", "no kernel of this meaning is known"),
+        ("mine::secret", "no kernel of this meaning is known"),
+        ("void unknown_launcher_kernel()", "no operator launched it"),
+    }
+    sizes = [abs(pair["difference_us"]) for pair in whole["pairs"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert whole["measured_us"] == pytest.approx(sum(one["measured_us"] for one in whole["pairs"] + whole["unpaired"]))
+    text = str(found)
+    assert f"paired       {100 * whole['paired_share']:.1f} % of it" in text
+    assert "NVIDIA H100 80GB HBM3" in text
+
+
+def test_all_device_time_of_a_layer_is_paired(tmp_path: Path) -> None:
+    """Of operators with few kernels between them, in a file without ids of operators beside kernels, and as text."""
+    trace = Trace(ids=False)
+    decoder_layer(trace)
+    read = read_trace(trace.save(tmp_path / "layer.json"))
+    kernels = [event for event in trace.events if event.get("cat") == "kernel"]
+    assert sum(len(call.kernels) for call in read.calls) == len(kernels) == 38
+    assert read.measured_us == pytest.approx(sum(event["dur"] for event in kernels))
+    assert all(call.nodes or call.workload for call in read.calls)
+
+
+def test_layers_that_are_equal_are_simulated_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+
+    def counted(workload: Any, *arguments: Any, **options: Any) -> Any:
+        steps.append(len(getattr(workload, "steps", ())))
+        return simulate(workload, *arguments, **options)
+
+    monkeypatch.setattr("sim.app.study.traces.simulate", counted)
+    whole = compare_trace(model(tmp_path / "layers.json", 4), MACHINE)
+    mm = next(pair for pair in whole.pairs if "n=512 k=1024" in pair.ours)
+    assert mm.calls == 4
+    of_kinds = [min(pair.calls, SIMULATED) for pair in whole.pairs]
+    assert max(steps) <= sum(of_kinds)
+    assert whole.paired_share > 0.98
+
+
+def test_what_is_within_an_operator_counts_as_that(tmp_path: Path) -> None:
+    """Two kernels of one call are one pair; an unknown operator within a known one is this one."""
+    trace = Trace()
+    outer = trace.op("aten::silu", ([64, 64],), dur=40.0)
+    inner = trace.op("mine::inner", ([64, 64],), dur=10.0, within=5.0)
+    trace.kernel("void first()", 1.0, inner)
+    trace.kernel("void second()", 2.0, inner)
+    trace.kernel("Memcpy DtoD (Device -> Device)", 1.5, trace.op("aten::copy_", ([64, 64],), ([64, 64],)), "gpu_memcpy",
+                 bytes=8192)  # fmt: skip
+    trace.kernel("Memcpy DtoH (Device -> Pageable)", 1.5, outer, "gpu_memcpy", bytes=8192)
+    read = read_trace(trace.save(tmp_path / "trace.json"))
+    first, copy, back = read.calls
+    assert (first.label, first.kernels, first.measured_us) == ("aten::silu", ("void first()", "void second()"), 3.0)
+    assert first.nodes[0].meaning == "pointwise"
+    assert copy.workload == "copy n=8192 dtype=int8"
+    assert back.why == "leaves the device"
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = Trace()
+    trace.ran(EACH.format("silu", "BFloat16"), 2.4, "aten::silu", ([64, 64],))
+    path = str(trace.save(tmp_path / "one.json"))
+    assert main(["validate", path, "--arch", MACHINE, "--clock", "1.2 GHz", "--json"]) == 0
+    slow = json.loads(capsys.readouterr().out)["pairs"][0]
+    assert main(["validate", path, "--arch", MACHINE, "--json"]) == 0
+    assert slow["simulated_us"] > json.loads(capsys.readouterr().out)["pairs"][0]["simulated_us"]
+    for words, told in (
+        ((), "needs one machine, such as --arch h100-sxm"),
+        (("--arch", "tpu-v4"), "tpu-v4 is of family tpu"),
+        (("--arch", MACHINE, "--op", "gemm"), "--op goes with rows of measurements"),
+    ):
+        assert main(["validate", path, *words]) == 2
+        assert told in capsys.readouterr().err
+    assert main(["validate", "--set", "sm.count=2"]) == 2
+    assert "--set goes with a TRACE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no json", "is no trace of PyTorch's profiler"),
+        ('{"traceEvents": 3}', "is no trace of PyTorch's profiler"),
+        ('{"traceEvents": []}', "has no kernels of a device"),
+        ('[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}]', "profile with record_shapes=True"),
+    ],
+)
+def test_files_that_are_no_such_traces(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=told):
+        read_trace(path)
