@@ -49,21 +49,163 @@ def labels(model: str, **keys: Any) -> list[str]:
         ("qwen3-32b", 32.76),
         ("qwen3-30b-a3b", 30.53),
         ("qwen3-235b-a22b", 235.1),
+        ("qwen3-0.6b", 0.596),
+        ("gemma2-2b", 2.614),
+        ("gemma2-27b", 27.227),
+        ("gemma3-1b", 1.0),
+        ("gemma3-27b", 27.009),
+        ("gpt-oss-20b", 20.91),
+        ("gpt-oss-120b", 116.83),
+        ("deepseek-v3", 671.03),
+        ("phi-2", 2.780),
+        ("phi3-mini", 3.821),
+        ("phi4", 14.66),
+        ("gpt2", 0.12444),
+        ("gpt2-xl", 1.5576),
+        ("bert-base", 0.10948),
+        ("bert-large", 0.33514),
+        ("vit-base", 0.08657),
+        ("vit-large", 0.30433),
     ],
 )
 def test_models_have_the_parameters_that_their_cards_state(model: str, billions: float) -> None:
     sizes = model_of(model)
-    op = Llama(model=model, layers=1, vocab=sizes.vocab, dtype="bf16", seq=1)
-    buffers = op.graph(fused=False).sizes_bytes
-    weights = {name: size // 2 for name, size in buffers.items() if "_weight" in name or "_bias" in name}
-    layer = sum(size for name, size in weights.items() if name[0].isdigit())
-    rest = sum(weights.values()) - layer
-    assert layer * sizes.layers + rest == pytest.approx(billions * 1e9, rel=0.002)
+
+    def weights(layers: int) -> int:
+        """Of so many layers, with embedding and head."""
+        seq = sizes.positions if sizes.patch else 1
+        op = Llama(model=model, layers=layers, vocab=sizes.vocab, dtype="bf16", seq=seq)
+        graph = op.graph(fused=False)
+        return sum(graph.sizes_bytes[name] // 2 for name in graph.inputs if name.endswith(("_weight", "_bias")))
+
+    first = sizes.dense + 1
+    layer = weights(first + 1) - weights(first)
+    assert weights(first) + layer * (sizes.layers - first) == pytest.approx(billions * 1e9, rel=0.002)
 
 
 def test_all_published_models_can_be_run() -> None:
+    assert len(names()) > 50
     for model in names():
-        assert labels(model, phase="decode", batch=2, seq=64)
+        sizes = model_of(model)
+        first = {"seq": sizes.positions} if sizes.patch else {"seq": 64}
+        for phase in ("prefill",) if sizes.encoder else ("prefill", "decode"):
+            page = 0 if sizes.encoder else 16
+            assert labels(model, phase=phase, batch=2, page=page, vocab=sizes.vocab, **first)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"intermediate_size": 192, "head_dim": 64, "hidden_size": 128, "num_hidden_layers": 2,
+                    "sliding_window": 16, "sliding_window_pattern": 2, "num_attention_heads": 4,
+                    "num_key_value_heads": 2, "vocab_size": 320},
+    "gemma2": {"intermediate_size": 192, "head_dim": 64, "hidden_size": 128, "num_hidden_layers": 1,
+               "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320, "final_logit_softcapping": 30.0},
+    "gpt_oss": {"intermediate_size": 64, "head_dim": 64, "hidden_size": 128, "num_hidden_layers": 1,
+                "sliding_window": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320,
+                "num_local_experts": 4, "num_experts_per_tok": 2},
+    "phi": {"intermediate_size": 192, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "vocab_size": 320},
+    "gpt2": {"n_embd": 128, "n_layer": 1, "n_head": 2, "vocab_size": 320, "n_positions": 64},
+    "bert": {"intermediate_size": 192, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "vocab_size": 320},
+    "vit": {"intermediate_size": 192, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "image_size": 56, "patch_size": 16, "num_labels": 10},
+    "deepseek_v3": {"intermediate_size": 128, "moe_intermediate_size": 64, "hidden_size": 128, "num_hidden_layers": 2,
+                    "num_attention_heads": 2, "vocab_size": 320, "n_routed_experts": 4, "n_shared_experts": 1,
+                    "num_experts_per_tok": 2, "first_k_dense_replace": 0, "q_lora_rank": 64, "kv_lora_rank": 512,
+                    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+}  # fmt: skip
+"""Small models of other types."""
+
+
+def small(tmp_path: Path, kind: str, **changes: Any) -> str:
+    """The folder of a small model of a type."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **OTHERS[kind], **changes}))
+    return f"{tmp_path}/"
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("gemma3_text", "seq=48 layers=2 phase=decode batch=2 page=16"),
+        ("gemma2", "seq=48"),
+        ("gpt_oss", "seq=32 page=16"),
+        ("phi", "seq=32"),
+        ("gpt2", "seq=32 phase=decode batch=2"),
+        ("bert", "seq=32"),
+        ("vit", "seq=10"),
+        ("deepseek_v3", "seq=40 phase=decode batch=2 page=16 prompts=1 chunk=24 past=8"),
+    ],
+)
+def test_numbers_of_other_types_are_those_of_numpy(tmp_path: Path, kind: str, keys: str) -> None:
+    vocab = OTHERS[kind].get("vocab_size", 10)
+    work = f"llama model={small(tmp_path, kind)} vocab={vocab} {keys}"
+    report = simulate(work, "h100-sxm", schedule="fused", check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+
+
+def test_windows_come_in_turns() -> None:
+    assert model_of("gemma2-2b").windows == (4096, 0)
+    assert model_of("gemma3-27b").windows == (1024,) * 5 + (0,)
+    op = Llama(model="gpt-oss-20b", layers=4, phase="decode", seq=512, dtype="bf16")
+    seen = [step.op for step in op.graph(fused=True).steps if "attention" in step.label]
+    assert [getattr(found, "window", None) for found in seen] == [128, 0, 128, 0]
+
+
+def test_latent_attention_has_one_cache_and_a_step_of_it_few_products() -> None:
+    steps = labels("deepseek-v3", phase="decode", batch=2, seq=64, page=16)
+    assert steps.count("aten::bmm") == 2
+    prefill = labels("deepseek-v3", batch=2, seq=64, page=16)
+    assert "aten::bmm" not in prefill
+    assert model_of("deepseek-v3").cached_elements(8) == 576
+    assert model_of("llama3.1-70b").cached_elements(8) == 2 * 128
+
+
+def test_published_weights_of_8_bits_are_products_of_8_bits() -> None:
+    op = Llama(model="deepseek-v3", phase="decode", layers=4).with_defaults("bf16")
+    assert op.dtype == "fp8"
+    formats = {step.label: step.op.dtype for step in op.graph(fused=True).steps}
+    assert formats["vllm:fused_moe"] == formats["aten::mm"] == "fp8"
+    assert formats["aten::rms_norm"] == formats["aten::bmm"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("gemma3_text", {"hidden_activation": "relu"}, 'only "gelu_pytorch_tanh" is simulated'),
+        ("gemma3_text", {"num_experts": 4}, "the key num_experts is not understood"),
+        ("gpt_oss", {"num_local_experts": None}, "num_local_experts is missing"),
+        ("gpt_oss", {"layer_types": ["linear_attention"]}, "linear_attention is not simulated"),
+        ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank is missing"),
+        ("deepseek_v3", {"index_topk": 2048}, "the key index_topk is not understood"),
+        ("deepseek_v3", {"quantization_config": {"quant_method": "awq"}}, 'quant_method="awq"'),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm=true: only false"),
+        ("gpt2", {"activation_function": "relu"}, 'only "gelu_new"'),
+        ("bert", {"position_embedding_type": "relative_key"}, 'only "absolute"'),
+        ("vit", {"qkv_bias": False}, "qkv_bias=false: only true"),
+    ],
+)
+def test_what_other_types_do_not_have_is_named(
+    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+) -> None:  # fmt: skip
+    with pytest.raises(InputError) as error:
+        model_of(small(tmp_path, kind, **changes))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("model=bert-base phase=decode", "is an encoder, which has no cache"),
+        ("model=gpt2 seq=2048", "has 1024 positions"),
+        ("model=vit-base seq=64 vocab=1000", "seq=197 patches"),
+        ("model=deepseek-v3 batch=2 tp=2 overlap=1", "not cut into halves"),
+        ("model=gemma2-2b schedule=wgmma", "unknown key"),
+    ],
+)
+def test_what_a_type_cannot_run_is_refused(keys: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        simulate(f"llama {keys}", "h100-sxm")
 
 
 def test_a_file_is_read_as_its_name_is(tmp_path: Path) -> None:

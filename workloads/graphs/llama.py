@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from workloads.graphs.graph import OTHERS, Graph, GraphBuilder, GraphOperator, Value
-from workloads.graphs.models import Model, model_of
+from workloads.graphs.model import Latent, Model
+from workloads.graphs.models import model_of
 from workloads.ops.attention import Attention
 from workloads.ops.base import choice, count, derived_extent, extent, number_format, operator, words
 from workloads.ops.gemm import Gemm
@@ -17,7 +20,7 @@ from workloads.ops.lengths import lengths, listed
 from workloads.ops.lookups import Gather, KvWrite
 from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
-from workloads.ops.rowwise import RmsNorm
+from workloads.ops.rowwise import LayerNorm, RmsNorm
 
 _SIZES = {
     "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "intermediate": "ffn",
@@ -97,6 +100,7 @@ class Llama(GraphOperator):
         self._check_sizes(sizes)
         self._check_overlap()
         self._check_prompts()
+        self._check_kind(sizes)
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
         if self.tp not in fits:
@@ -136,6 +140,20 @@ class Llama(GraphOperator):
         if self.seqlens is not None:
             raise InputError(f"llama seqlens={self.seqlens}: overlap=1 needs sequences of one length; nearest: seq")
 
+    def _check_kind(self, sizes: Model) -> None:
+        """InputError for what encoders and models with a table of positions do not have."""
+        if sizes.encoder and (self.phase != "prefill" or self.page):
+            key = f"page={self.page}" if self.page else f"phase={self.phase}"
+            raise InputError(f"llama {key}: {self.model} is an encoder, which has no cache; nearest: phase=prefill")
+        if sizes.positions and self.seq > sizes.positions:
+            raise InputError(f"llama seq={self.seq}: {self.model} has {sizes.positions} positions")
+        if sizes.patch and self.vocab and self.seq != sizes.positions:
+            raise InputError(f"llama seq={self.seq}: pictures of {self.model} have seq={sizes.positions} patches")
+        if sizes.latent and self.seqlens is not None:
+            raise InputError(f"llama seqlens={self.seqlens}: latent attention is of equal sequences; nearest: seq")
+        if self.overlap == "1" and (sizes.latent or sizes.normed != "before" or sizes.parallel):
+            raise InputError(f"llama overlap=1: layers of {self.model} are not cut into halves; leave it out")
+
     def _check_prompts(self) -> None:
         """InputError for prompts and tokens of them that this phase has not."""
         decode = self.phase == "decode"
@@ -147,6 +165,10 @@ class Llama(GraphOperator):
                 "prompts beside a decode" if decode else "a prefill of equal sequences with a cache in pages, page=16"
             )
             raise InputError(f"llama past={self.past}: goes with {rule}")
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` filled in: that of the published weights where they have 8 bits, else the machine's."""
+        return super().with_defaults("fp8" if self.sizes.weights == "fp8" else dtype)
 
     @property
     def sizes(self) -> Model:
@@ -173,6 +195,9 @@ class Llama(GraphOperator):
         for key, value in asked.items():
             if value:
                 raise InputError(f"llama {key}={value}: has no form on {machine}; nearest: a model without it")
+        if not sizes.plain:
+            rule = f"its layers have no form on {machine}, which has those of Llama; nearest: schedule=steps"
+            raise InputError(f"llama model={self.model}: {rule}")
 
     @property
     def flops(self) -> int:
@@ -259,9 +284,9 @@ class _Decoder:
         self.ffn = self.sizes.ffn // op.tp
         self.new = 1 if op.phase == "decode" else op.seq
         self.attention_op = Attention(
-            batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, causal="1", page=op.page,
-            window=self.sizes.window,
-            dtype=op.product_out or self.dtype, seed=op.seed, **self._lengths(op),
+            batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, page=op.page,
+            causal="0" if self.sizes.encoder else "1", dtype=op.product_out or self.dtype, seed=op.seed,
+            **self._lengths(op),
         ).with_defaults(self.dtype)  # fmt: skip
         self.parts = [self._part(self.attention_op, name)]
         if op.prompts:
@@ -287,22 +312,72 @@ class _Decoder:
 
     def whole(self) -> Value:
         """All layers, each with weights and a cache of its own; around them what turns tokens into vectors and back."""
-        return self.last(self.g.repeat(self.op.layers, self._layer, self.first()))
+        dense, turn = min(self.sizes.dense, self.op.layers), len(self.sizes.windows)
+        x = self.g.repeat(dense, self._layer, self.first())
+        turns, left = divmod(self.op.layers - dense, turn)
+
+        def layers(x: Value, number: int) -> Value:
+            for i in range(turn):
+                x = self._layer(x, dense + number * turn + i)
+            return x
+
+        x = self.g.repeat(turns, layers, x)
+        for i in range(left):
+            x = self._layer(x, dense + turns * turn + i)
+        return self.last(x)
 
     def _layer(self, x: Value, number: int) -> Value:
-        for part in (self.attention, self.inner):
-            x = self.joined(x, self._shared_sum(part(x, f"{number}")))
+        """Attention and inner layer, one after the other or beside each other."""
+        layer, taken = f"{number}", x
+        for i, part in enumerate((self.attention, self.inner)):
+            own = self._shared_sum(part(taken, layer))
+            if self.sizes.normed == "around":
+                own = self._norm(own, f"{layer}.after{i + 1}")
+            x = self.joined(x, own)
+            if self.sizes.normed == "behind":
+                x = self._norm(x, f"{layer}.norm{i + 1}")
+            taken = taken if self.sizes.parallel else x
         return x
 
     def first(self) -> Value:
         """Vectors of the tokens."""
-        if self.op.vocab:
-            return self._embedding()
-        return self.g.tensor(f"{self.name}x", self.tokens * self.sizes.hidden, self.dtype)
+        if not self.op.vocab:
+            return self.g.tensor(f"{self.name}x", self.tokens * self.sizes.hidden, self.dtype)
+        x = self._patches() if self.sizes.patch else self._looked_up("embedding", self._vocab)
+        x = self._pointwise("scale", x) if self.sizes.scaled else x
+        for name, rows in (("positions", self.sizes.positions), ("kinds", self.sizes.kinds)):
+            if rows:
+                x = self._pointwise("add", self._looked_up(name, rows), x)
+        return self._norm(x, "norm0") if self.sizes.normed == "behind" else x
+
+    def _patches(self) -> Value:
+        """Patches of pictures, each behind a class token of its own."""
+        sizes, batch = self.sizes, self.op.batch
+        patches = batch * (sizes.positions - 1)
+        picture = self.g.tensor("pictures", patches * sizes.patch, self.dtype)
+        x = self.g.empty("patches", self.tokens * sizes.hidden, self.dtype)
+        token = self._weight("class_weight", sizes.hidden)
+        for i in range(batch):
+            self._pointwise("copy", token, into=x.slice(i * sizes.hidden, sizes.hidden))
+        # Where patches lie behind the class tokens moves no byte.
+        behind = x.slice(batch * sizes.hidden, patches * sizes.hidden)
+        self._linear(picture, "patch", sizes.hidden, patches, bias=True, into=behind)
+        return x
 
     def inner(self, x: Value, layer: str) -> Value:
-        """The gated layer or the experts, of this device."""
-        return self._experts(x, layer) if self.sizes.experts else self._gated(x, layer)
+        """The inner layer or the experts, of this device."""
+        if self.sizes.normed == "behind":
+            normed = x
+        else:
+            normed = self.normed if self.sizes.parallel else self._norm(x, f"{layer}.norm2")
+        if not self.sizes.experts:
+            return self._gated(normed, layer, self.ffn)
+        if int(layer) < self.sizes.dense:
+            return self._gated(normed, layer, self.sizes.dense_ffn // self.op.tp)
+        found = self._experts(normed, layer)
+        if not self.sizes.shared:
+            return found
+        return self._pointwise("add", self._gated(normed, f"{layer}.shared", self.sizes.shared // self.op.tp), found)
 
     def joined(self, x: Value, found: Value | None) -> Value:
         """A layer's input with what it has found."""
@@ -327,29 +402,38 @@ class _Decoder:
         """Rows of this device's part of the embedding, and of the head."""
         return -(-self.op.vocab // self.op.tp)
 
-    def _embedding(self) -> Value:
-        """Each device looks up what its part of the table has; the others' rows are zeros there."""
-        table = self._weight("embedding_weight", self._vocab * self.sizes.hidden)
-        ids = self.g.tensor(f"{self.name}ids", self.tokens, "int32")
-        op = Gather(rows=self.tokens, cols=self.sizes.hidden, of=self._vocab, dtype=self.dtype)
-        return self._shared_sum(self.g.call("aten::embedding", op, table, ids))
+    def _looked_up(self, name: str, rows: int) -> Value:
+        """Rows of a table. Of the embedding each device has a part; the others' rows are zeros there."""
+        table = self._weight(f"{name}_weight", rows * self.sizes.hidden)
+        ids = self.g.tensor(f"{self.name}{name}_ids", self.tokens, "int32")
+        op = Gather(rows=self.tokens, cols=self.sizes.hidden, of=rows, dtype=self.dtype)
+        found = self.g.call("aten::embedding", op, table, ids)
+        return self._shared_sum(found) if name == "embedding" else found
 
     def _head(self, x: Value) -> Value:
-        """Logits of each sequence's last token."""
-        hidden, batch = self.sizes.hidden, sum(part.op.batch for part in self.parts)
-        x = self._norm(x, "norm")
+        """Logits of each sequence's last token; of an encoder what its first token gives."""
+        hidden, batch, sizes = self.sizes.hidden, sum(part.op.batch for part in self.parts), self.sizes
+        x = x if sizes.normed == "behind" else self._norm(x, "norm")
         if self.tokens > batch:
             last = self.g.tensor(f"{self.name}last_tokens", batch, "int32")
             op = Gather(rows=batch, cols=hidden, of=self.tokens, dtype=self.dtype)
             x = self.g.call("aten::index_select", op, x, last)
-        logits = self._linear(x, "head", self._vocab, batch)
+        if sizes.pooled:
+            return self._pointwise("tanh", self._linear(x, "pooler", hidden, batch, bias=True))
+        weight = "embedding" if sizes.tied else "head"
+        logits = self._linear(x, weight, self._vocab, batch, bias=sizes.head_bias, dtype=self.dtype)
+        if sizes.capped:
+            logits = self._chain(("scale", "tanh", "scale"), logits)
         return logits if self.op.tp == 1 else self.g.all_gather("nccl:all_gather", logits, self.op.tp)
 
     def attention(self, x: Value, layer: str) -> Value:
         """Attention, of this device's heads."""
         op, sizes = self.op, self.sizes
+        self.normed = normed = x if sizes.normed == "behind" else self._norm(x, f"{layer}.norm1")
+        if sizes.latent:
+            return self._linear(self._latent(normed, sizes.latent, layer), f"{layer}.out", sizes.hidden)
         parts = self.heads + 2 * self.kv_heads
-        qkv = self._linear(self._norm(x, f"{layer}.norm1"), f"{layer}.qkv", parts * self.head_dim, bias=sizes.qkv_bias)
+        qkv = self._linear(normed, f"{layer}.qkv", parts * self.head_dim, bias=sizes.qkv_bias)
         size = self.tokens * self.head_dim
         q = qkv.slice(0, size * self.heads)
         k, v = (qkv.slice(q.size + i * size * self.kv_heads, size * self.kv_heads) for i in range(2))
@@ -357,19 +441,109 @@ class _Decoder:
             q, k = self._norm(q, f"{layer}.q_norm", self.head_dim), self._norm(k, f"{layer}.k_norm", self.head_dim)
         q = self._rotate(q)
         attended = self._paged(q, self._rotate(k), v, layer) if op.page else self._plain(q, k, v, layer)
-        return self._linear(attended, f"{layer}.out", sizes.hidden)
+        return self._linear(attended, f"{layer}.out", sizes.hidden, bias=sizes.out_bias)
+
+    def _window(self, layer: str) -> int:
+        """Keys that a query of a layer sees."""
+        windows = self.sizes.windows
+        return windows[(int(layer) - self.sizes.dense) % len(windows)]
+
+    def _latent(self, x: Value, latent: Latent, layer: str) -> Value:
+        """Latent attention: prompts by heads of their own, which a product makes of the latent vectors; one more token
+        by queries in the space of these, which all heads share."""
+        heads, turned = self.heads, latent.cache + latent.rope
+        per_head = latent.nope + latent.rope
+        down = self._linear(x, f"{layer}.down_qkv", (latent.query or heads * per_head) + turned)
+        q = down.slice(0, down.size - self.tokens * turned)
+        if latent.query:
+            q = self._norm(q, f"{layer}.q_norm", latent.query)
+            q = self._linear(q, f"{layer}.q", heads * per_head)
+        made = down.slice(down.size - self.tokens * turned, self.tokens * latent.cache)
+        c = self._norm(made, f"{layer}.kv_norm", latent.cache)
+        rope = self._rotate(down.slice(down.size - self.tokens * latent.rope, self.tokens * latent.rope))
+        out, at = self.g.empty(f"{layer}.attended", self.tokens * heads * latent.value, self.dtype), 0
+        for part in self.parts:
+            own = [
+                value.slice(at * value.size // self.tokens, part.tokens * value.size // self.tokens)
+                for value in (q, c, rope, out)
+            ]
+            form = self._absorbed if part.op.queries == 1 and self.op.phase == "decode" else self._expanded
+            form(part, latent, layer, *own)
+            at += part.tokens
+        return out
+
+    def _latent_cache(self, part: _Part, latent: Latent, layer: str, c: Value, rope: Value) -> Value:
+        """The cache of latent vectors, with the new tokens in it where it lies in pages."""
+        op = part.op
+        tokens = op.all_pages * op.page if op.page else sum(op.lengths_k)
+        cache = self.g.tensor(f"{part.name}{layer}.latents", tokens * (latent.cache + latent.rope), self.dtype)
+        if op.page:
+            assert part.slots is not None
+            halves = 2  # a write's vectors are no longer than a head's
+            write = KvWrite(
+                batch=op.batch, kv_heads=halves, head_dim=latent.cache // halves, head_dim_v=latent.rope // halves,
+                page=op.page, dtype=self.dtype, seed=op.seed, seq_q=op.queries, seq_k=op.keys,
+            )  # fmt: skip
+            into = (cache.slice(0, tokens * latent.cache), cache.slice(tokens * latent.cache, tokens * latent.rope))
+            self.g.calls("vllm:concat_and_cache_mla", write, c, rope, part.slots, *into, into=into)
+        return cache
+
+    def _absorbed(
+        self, part: _Part, latent: Latent, layer: str, q: Value, c: Value, rope: Value, out: Value
+    ) -> None:  # fmt: skip
+        """One more token: its queries by the keys' weights, attention over latent vectors, the values' weights."""
+        heads, tokens = self.heads, part.tokens
+        cache = self._latent_cache(part, latent, layer, c, rope)
+        queries = self.g.empty(f"{layer}.queries", tokens * heads * (latent.cache + latent.rope), self.dtype)
+        plain = q.slice(0, tokens * heads * latent.nope)
+        self._by_heads(plain, f"{layer}.keys", latent.cache, queries.slice(0, tokens * heads * latent.cache))
+        turned = queries.slice(tokens * heads * latent.cache, tokens * heads * latent.rope)
+        self._rotate(q.slice(plain.size, turned.size), into=turned)
+        op = dataclasses.replace(
+            part.op, kv_heads=1, head_dim=latent.cache + latent.rope, head_dim_v=latent.cache, latent="1"
+        )
+        label = "vllm:unified_attention" if op.page else "aten::scaled_dot_product_attention"
+        found = self.g.product(label, op, queries, cache, *part.lookup)
+        self._by_heads(found, f"{layer}.values", latent.value, out)
+
+    def _by_heads(self, x: Value, name: str, outputs: int, into: Value) -> None:
+        """A product of each head's vectors with weights of its own."""
+        rows = into.size // (self.heads * outputs)
+        inputs = x.size // (self.heads * rows)
+        weight = self._weight(f"{name}_weight", self.heads * inputs * outputs)
+        op = Gemm(batch=self.heads, m=rows, n=outputs, k=inputs, dtype=self.dtype).with_defaults(self.dtype)
+        self.g.call("aten::bmm", op, x, weight, into=into)
+
+    def _expanded(
+        self, part: _Part, latent: Latent, layer: str, q: Value, c: Value, rope: Value, out: Value
+    ) -> None:  # fmt: skip
+        """Prompts: keys and values of each head from the latent vectors of all tokens so far."""
+        heads, keys = self.heads, sum(part.op.lengths_k)
+        cache = self._latent_cache(part, latent, layer, c, rope)
+        seen = c if keys == part.tokens else cache.slice(0, keys * latent.cache)
+        both = self._linear(seen, f"{layer}.keys_values", heads * (latent.nope + latent.value), keys)
+        # A key's part without a position comes from the product, the other one is shared: one copy puts them together.
+        made = self._pointwise("copy", both.slice(0, keys * heads * (latent.nope + latent.rope)))
+        values = both.slice(keys * heads * latent.nope, keys * heads * latent.value)
+        turned = q.slice(part.tokens * heads * latent.nope, part.tokens * heads * latent.rope)
+        self._rotate(turned, into=turned)
+        op = dataclasses.replace(part.op, kv_heads=heads, head_dim_v=latent.value, page=0)
+        label = "vllm:unified_attention" if part.op.page else "aten::scaled_dot_product_attention"
+        self.g.product(label, op, q, made, values, into=out)
 
     def _plain(self, q: Value, k: Value, v: Value, layer: str) -> Value:
         """Attention where the keys of a sequence lie together."""
         operands = (q, *self._together(k, v, layer))
-        return self.g.product("aten::scaled_dot_product_attention", self.attention_op, *operands)
+        op = dataclasses.replace(self.attention_op, window=self._window(layer))
+        return self.g.product("aten::scaled_dot_product_attention", op, *operands)
 
     def _paged(self, q: Value, k: Value, v: Value, layer: str) -> Value:
         """Attention over caches in pages: one call for the sequences that decode, one for prompts beside them."""
         label = "vllm:unified_attention"
         if len(self.parts) == 1:
             (part,) = self.parts
-            return self.g.product(label, part.op, q, *self._cached(k, v, layer, part), *part.lookup)
+            op = dataclasses.replace(part.op, window=self._window(layer))
+            return self.g.product(label, op, q, *self._cached(k, v, layer, part), *part.lookup)
         out, at = self.g.empty(f"{layer}.attended", q.size, q.dtype), 0
         for part in self.parts:
             own = [
@@ -377,7 +551,8 @@ class _Decoder:
                 for value in (q, k, v, out)
             ]
             cached = self._cached(own[1], own[2], layer, part)
-            self.g.product(label, part.op, own[0], *cached, *part.lookup, into=own[3])
+            op = dataclasses.replace(part.op, window=self._window(layer))
+            self.g.product(label, op, own[0], *cached, *part.lookup, into=own[3])
             at += part.tokens
         return out
 
@@ -409,28 +584,34 @@ class _Decoder:
         self.g.calls("vllm:reshape_and_cache_flash", write, k, v, part.slots, *into, into=into)
         return into
 
-    def _gated(self, x: Value, layer: str) -> Value:
-        both = self._linear(self._norm(x, f"{layer}.norm2"), f"{layer}.gate_up", 2 * self.ffn)
-        gate, up = both.part(0, 2), both.part(1, 2)
-        if self.fused:
-            active = self._pointwise("silu+mul", gate, up)
+    def _gated(self, normed: Value, layer: str, elements: int) -> Value:
+        """Two products, with a function between them that may gate."""
+        sizes = self.sizes
+        if sizes.gated:
+            both = self._linear(normed, f"{layer}.gate_up", 2 * elements, bias=sizes.inner_bias)
+            gate, up = both.part(0, 2), both.part(1, 2)
+            if self.fused:
+                active = self._pointwise(f"{sizes.act}+mul", gate, up)
+            else:
+                active = self._pointwise("mul", self._pointwise(sizes.act, gate), up)
         else:
-            active = self._pointwise("mul", self._pointwise("silu", gate), up)
-        return self._linear(active, f"{layer}.down", self.sizes.hidden)
+            active = self._pointwise(sizes.act, self._linear(normed, f"{layer}.up", elements, bias=sizes.inner_bias))
+        return self._linear(active, f"{layer}.down", sizes.hidden, bias=sizes.inner_bias)
 
-    def _experts(self, x: Value, layer: str) -> Value:
+    def _experts(self, normed: Value, layer: str) -> Value:
         """Experts in the place of the gated layer, each shared by the devices; all devices know the choice."""
         sizes, dtype = self.sizes, self.dtype
-        normed = self._norm(x, f"{layer}.norm2")
-        logits = self._linear(normed, f"{layer}.router", sizes.experts)
+        logits = self._linear(normed, f"{layer}.router", sizes.experts, dtype=dtype)
+        narrow = self.op.chosen_dtype if DTYPE_BYTES[self.op.chosen_dtype] == 1 else dtype
         op = Moe(
             tokens=self.tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
-            tp=self.op.tp // self.op.ep, ep=self.op.ep, router="1", dtype=dtype,
+            tp=self.op.tp // self.op.ep, ep=self.op.ep, router="1", dtype=narrow, out=dtype,
         )  # fmt: skip
         weights = (
-            self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape)) for operand in op.operands[-2:]
+            self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape), narrow)
+            for operand in op.operands[-2:]
         )
-        return self.g.call("vllm:fused_moe", op, normed, logits, *weights)
+        return self.g.product("vllm:fused_moe", op, normed, logits, *weights)
 
     # ---- operators
 
@@ -438,7 +619,11 @@ class _Decoder:
         """Rows of a token's vector, or of a head's, which have `cols` elements."""
         cols = cols or self.sizes.hidden
         weight = self._weight(f"{name}_weight", cols)
-        op = RmsNorm(rows=x.size // cols, cols=cols, dtype=self.dtype)
+        rows = x.size // cols
+        if self.sizes.norm == "layer":
+            layer_norm = LayerNorm(rows=rows, cols=cols, dtype=self.dtype).with_defaults(self.dtype)
+            return self.g.call("aten::native_layer_norm", layer_norm, x, weight, self._weight(f"{name}_bias", cols))
+        op = RmsNorm(rows=rows, cols=cols, dtype=self.dtype)
         return self.g.call("aten::rms_norm", op.with_defaults(self.dtype), x, weight)
 
     def _shared_sum(self, x: Value) -> Value:
@@ -449,27 +634,41 @@ class _Decoder:
     def _sum_label(self) -> str:
         return "vllm:all_reduce" if self.fused else "nccl:all_reduce"
 
-    def _linear(self, x: Value, name: str, outputs: int, rows: int = 0, *, bias: bool = False) -> Value:
-        rows = rows or self.tokens
+    def _linear(
+        self, x: Value, name: str, outputs: int, rows: int = 0, *, bias: bool = False, dtype: str = "",
+        into: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """A product with weights of `name`. dtype: of the product, default: that of products."""
+        rows, dtype = rows or self.tokens, dtype or self.op.chosen_dtype
         inputs = x.size // rows
-        dtype = self.op.chosen_dtype
         weight = self._weight(f"{name}_weight", inputs * outputs, dtype)
-        op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=dtype, out=self.op.product_out)
+        out = self.op.product_out if dtype == self.op.chosen_dtype else None
+        op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=dtype, out=out)
         if not bias:
-            return self.g.product("aten::mm", op.with_defaults(dtype), x, weight)
+            return self.g.product("aten::mm", op.with_defaults(dtype), x, weight, into=into)
         op = dataclasses.replace(op, epilogue="bias").with_defaults(dtype)
         added = self._weight(f"{name}_bias", outputs, op.operands[-1].dtype)
-        return self.g.product("aten::addmm", op, x, weight, added)
+        return self.g.product("aten::addmm", op, x, weight, added, into=into)
 
     def _rotate(self, x: Value, into: Value | None = None) -> Value:
+        """Queries or keys turned by their positions; where positions are added to tokens, themselves."""
+        if not self.sizes.rotary:
+            return x if into is None else self._pointwise("copy", x, into=into)
         if self.fused:
             return self._pointwise("triad", x, x, into=into)
         turned = self._pointwise("neg", x)
         return self._pointwise("add", self._pointwise("scale", x), self._pointwise("scale", turned), into=into)
 
+    def _chain(self, names: Sequence[str], x: Value) -> Value:
+        """Functions one after the other: one kernel where such are fused."""
+        for name in ("+".join(names),) if self.fused else names:
+            x = self._pointwise(name, x)
+        return x
+
     def _pointwise(self, chain: str, x: Value, *others: Value, into: Value | None = None) -> Value:
         op = Pointwise(n=x.size, chain=chain, dtype=self.dtype).with_defaults(self.dtype)
-        return self.g.call(_LABELS[chain], op, x, *others, into=into)
+        label = _LABELS.get(chain) or f"aten::{chain}"
+        return self.g.call(label, op, x, *others, into=into)
 
 
 _LABELS = {
@@ -480,6 +679,9 @@ _LABELS = {
     "scale": "aten::mul",
     "silu": "aten::silu",
     "silu+mul": "fused_silu_mul",
+    "gelu_tanh": "aten::gelu",
+    "gelu_tanh+mul": "fused_gelu_mul",
+    "scale+tanh+scale": "fused_tanh",
     "triad": "fused_rotary",
 }
 """What a framework calls an element-by-element operator."""

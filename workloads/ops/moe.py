@@ -23,7 +23,7 @@ from workloads.ops.base import (
     random_array,
     rounding,
 )
-from workloads.ops.dtypes import epsilon
+from workloads.ops.dtypes import default_output, epsilon
 from workloads.ops.routing import Ids
 
 
@@ -52,7 +52,8 @@ class Moe(Operator):
     seed: int = count(0, help="of a random distribution")
     gate: str = choice("1", ("1", "0"), help="1: gated SiLU; 0: squared ReLU")
     router: str = choice("0", ("0", "1"), help="1: top-k of the router's logits is part of it")
-    dtype: str | None = number_format("of x, the weights and y; default: the machine's")
+    dtype: str | None = number_format("of x and the weights; default: the machine's")
+    out: str | None = number_format("of y and the first product; default: the input's, fp8 to bf16")
 
     def __post_init__(self) -> None:
         """Checks that devices share evenly, and the distribution; one from a file is read."""
@@ -67,7 +68,13 @@ class Moe(Operator):
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
-        return dataclasses.replace(self, dtype=self.dtype or dtype)
+        chosen = self.dtype or dtype
+        return dataclasses.replace(self, dtype=chosen, out=self.out or default_output(chosen))
+
+    @property
+    def out_dtype(self) -> str:
+        """Format of y, of the first product, and of the logits."""
+        return self.out or default_output(self.chosen_dtype)
 
     @property
     def local_experts(self) -> int:
@@ -100,7 +107,7 @@ class Moe(Operator):
         """Tokens; logits, or choices and their weights; the experts' weights."""
         dtype = self.chosen_dtype
         chosen = (
-            (Operand("logits", (self.tokens, self.experts), dtype),)
+            (Operand("logits", (self.tokens, self.experts), self.out_dtype),)
             if self.router == "1"
             else (
                 Operand("ids", (self.tokens, self.topk), "int32"),
@@ -117,7 +124,7 @@ class Moe(Operator):
     @property
     def results(self) -> tuple[Operand, ...]:
         """Y."""
-        return (Operand("y", (self.tokens, self.hidden), self.chosen_dtype),)
+        return (Operand("y", (self.tokens, self.hidden), self.out_dtype),)
 
     def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
         """Operands; logits prefer the experts of the distribution, weights of a token add up to 1."""
@@ -151,7 +158,7 @@ class Moe(Operator):
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
         """Y in float64, rounded once."""
-        return (round_to(self._mixed(*operands, absolute=False), self.chosen_dtype),)
+        return (round_to(self._mixed(*operands, absolute=False), self.out_dtype),)
 
     def scales(self, *operands: Array) -> tuple[Array, ...]:
         """The sum of what is added up, and of the products that the activation multiplies."""
@@ -161,7 +168,7 @@ class Moe(Operator):
     def tolerance(self) -> float:
         """Roundings of both products, of the activation and of what is added up."""
         sums = self.hidden + self.local_inter + self.topk
-        return rounding(self.chosen_dtype, sums) + 8 * epsilon(self.chosen_dtype)
+        return rounding(self.out_dtype, sums) + 8 * epsilon(self.chosen_dtype)
 
     def _mixed(self, *operands: Array, absolute: bool) -> Array:
         x, *chosen, w1, w2 = (np.asarray(operand, dtype=np.float64) for operand in operands)

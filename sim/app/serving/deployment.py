@@ -15,7 +15,8 @@ from arch.errors import InputError
 from arch.spec import MachineSpec
 from sim.app.report.text import bytes_text
 from workloads.graphs.llama import Llama
-from workloads.graphs.models import Model, model_of
+from workloads.graphs.model import Model
+from workloads.graphs.models import model_of
 from workloads.ops.base import check_fields, choice, count, extent, number_format, words
 from workloads.parse import values_of
 
@@ -134,14 +135,8 @@ class Memory:
         layer = sum(size for name, size in weights.items() if name[0].isdigit())
         all_weights = layer * sizes.layers + sum(weights.values()) - layer
         activations = graph.addresses()[1] - sum(graph.sizes_bytes[name] for name in graph.inputs)
-        heads = max(1, sizes.kv_heads // deployment.tp)
-        token = (
-            2
-            * sizes.layers
-            * heads
-            * sizes.head_elements
-            * DTYPE_BYTES[op.with_defaults(machine.default_dtype).between]
-        )
+        bytes_each = DTYPE_BYTES[op.with_defaults(machine.default_dtype).between]
+        token = sizes.layers * sizes.cached_elements(deployment.tp) * bytes_each
         room = machine.dram.size_bytes * deployment.memory // 100  # type: ignore[attr-defined]
         return cls(all_weights, activations, token, room - all_weights - activations)
 

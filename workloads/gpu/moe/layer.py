@@ -8,6 +8,8 @@ rows (`vllm/model_executor/layers/fused_moe`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from arch.dtypes import DTYPE_BYTES
@@ -17,6 +19,7 @@ from sim.gpu.language import GlobalTensor, Kernel, Program
 from workloads.gpu.configuration import class_of
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
+from workloads.gpu.gemm.wgmma import INSTRUCTION_K_BYTES
 from workloads.gpu.moe import group_product, routing, sorting, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
 from workloads.gpu.moe.config import KINDS, EarlierMoeConfig, MoeConfig, default_config, earlier_config
@@ -42,12 +45,22 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
         raise InputError(f"moe: {spec.name} has no cp.async, by which Triton's fused kernel copies; a100-sxm4-80gb has")
     match schedule:
         case "auto" | MoeConfig.schedule:
-            config = default_config(op, spec.name)
+            config = _multiplied(op, spec, default_config(op, spec.name))
         case EarlierMoeConfig.schedule:
             config = earlier_config(op, spec.name)
         case _:
             config = class_of(schedule, KINDS).parse(schedule)
     return Choice(config, [(config, estimate_ps(op, spec))])
+
+
+def _multiplied(op: Moe, spec: GpuSpec, config: MoeConfig) -> MoeConfig:
+    """The tile; blocks of 64 rows by four warps where only wgmma multiplies a format, as 8-bit floats on Hopper."""
+    dtype = op.chosen_dtype
+    step = INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]
+    if spec.has_instruction("mma", dtype, f"m16n8k{step}") or not spec.has_instruction("wgmma", dtype, f"m64n*k{step}"):
+        return config
+    rows, depth = max(config.block_m, 64), max(config.block_k, 128 // DTYPE_BYTES[dtype])
+    return replace(config, block_m=rows, block_k=depth, warps=max(config.warps, 4))
 
 
 def estimate_ps(op: Moe, spec: GpuSpec) -> int:
@@ -76,8 +89,12 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     )
     found = Sorted.of(b, ids, op.experts)
     first, inner, second = (
-        _scratch(name, (b.count, b.size, columns), dtype)
-        for name, columns in (("first", op.first_columns), ("inner", op.local_inter), ("second", op.hidden))
+        _scratch(name, (b.count, b.size, columns), form)
+        for name, columns, form in (
+            ("first", op.first_columns, op.out_dtype),
+            ("inner", op.local_inter, dtype),
+            ("second", op.hidden, op.out_dtype),
+        )
     )
     y = lanes.tensor(op.results[0], "output")
     kernels: list[Kernel] = []
