@@ -31,8 +31,11 @@ _MIB = 2**20
 _VLLM_MOST_BYTES = {
     "ampere": {2: 8 * _MIB, 4: 8 * _MIB, 6: 8 * _MIB, 8: 8 * _MIB},
     "hopper": {2: 64 * _MIB, 4: 32 * _MIB, 6: _MIB // 2, 8: _MIB // 4},
+    "blackwell": {2: 2 * _MIB, 4: 2 * _MIB, 6: _MIB, 8: _MIB},
 }
-_VLLM_SWITCH_MOST_BYTES = 64 * _MIB
+"""By generation and devices; from that size on its rule takes another kernel."""
+_VLLM_SWITCH_MOST_BYTES = {"hopper": 64 * _MIB, "blackwell": 128 * _MIB}
+"""The same of sums through the switch, over more than four devices."""
 _VLLM_CTAS = 36
 _VLLM_THREADS = 512
 """Of a CTA; each has one load of 16 bytes from each other device on its way."""
@@ -52,10 +55,11 @@ def plan(spec: Any, library: str, devices: int, size_bytes: int) -> Plan | None:
         # Values carry their own flags: nobody waits for anybody but for what it adds up.
         return _shots(spec, devices, size_bytes, "push", spec.sm.count)
     most = _VLLM_MOST_BYTES.get(spec.architecture, _VLLM_MOST_BYTES["ampere"]).get(devices, 0)
-    if size_bytes <= most:
+    if size_bytes < most:
         one = devices == 2 or size_bytes < (_MIB // 2 if devices <= 4 else _MIB // 4)
         return _shots(spec, devices, size_bytes, "one_shot" if one else "two_shot", _VLLM_CTAS)
-    if spec.architecture == "hopper" and path.switched and devices > 4 and size_bytes <= _VLLM_SWITCH_MOST_BYTES:
+    most = _VLLM_SWITCH_MOST_BYTES.get(spec.architecture, 0)
+    if path.switched and devices > 4 and size_bytes <= most:
         return _through_switch(spec, devices, size_bytes)
     return None
 

@@ -37,8 +37,8 @@ FIGURES = (
 )
 """Figures of a preset that this module reads."""
 
-_CHANNELS, _SWITCH_CHANNELS = 24, 16
-"""CTAs of a kernel that uses all links of a GPU behind NVSwitches; of one that adds up in the switch."""
+_CHANNELS = 24
+"""CTAs of a kernel that uses all links of a GPU behind NVSwitches."""
 _LINK_BYTES_PER_S = 25_000_000_000
 """Of one NVLink: without switches the library's search finds a channel a link, and runs each twice."""
 _PCIE_CHANNELS = 2
@@ -64,7 +64,6 @@ _READING = "8.0"
 """Compute capability of GPUs that fetch messages over NVLink from the sender (`paths.cc`); others store them."""
 _SWITCH_CHUNK_BYTES = 128 * 1024
 """Of one channel and device, at most."""
-_SWITCH_EFFICIENCY = 0.85
 _THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
 _LEAST_BYTES_A_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}
 """Below these fewer channels are used; of LL for each device."""
@@ -84,11 +83,15 @@ _TREE_CORRECTION = {
 
 
 class _Believed(NamedTuple):
-    """What the library takes a generation of GPUs for, GB/s. ll: of flagged messages; line, tree: of one channel."""
+    """What the library takes a generation of GPUs for, GB/s. ll: of flagged messages; line, tree: of one channel.
+
+    switch: share of the rings' rate that sums in the switch reach; switch_channels: CTAs of their kernel."""
 
     ll: float
     line: float
     tree: float
+    switch: float = 0.85
+    switch_channels: int = 16
 
 
 _VOLTA = _Believed(ll=39, line=20, tree=24)
@@ -99,9 +102,10 @@ _BELIEVED = {
     "ampere": _AMPERE,
     "ada": _AMPERE,
     "hopper": _Believed(ll=141, line=36.7, tree=38.7),
-    "blackwell": _Believed(ll=282, line=40, tree=70),
+    "blackwell": _Believed(ll=282, line=40, tree=70, switch=0.74, switch_channels=24),
 }
-"""`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws` for one node, by compute capability from below."""
+"""`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws`, `nvlsEfficiency` and `NVLS_NCHANNELS` for one node, by compute
+capability from below."""
 
 _RING_SHARE = 0.8
 """Of the links' bandwidth, in the library's rings: 20 of 25 GB/s a link (`SM80_NVLINK_BW`)."""
@@ -160,7 +164,7 @@ def estimates(spec: Any, kind: Kind, devices: int, size_bytes: int, library: str
     if kind == "all_reduce":
         found += _trees(believed, path, devices, size_bytes)
     if spec.collectives.shared_bytes_per_s and path.switched and devices > 2:
-        found.append(_switch(path, kind, devices))
+        found.append(_switch(believed, path, kind, devices))
     timed = [Estimate(a, p, round(1e6 * us + 1e3 * size_bytes / rate)) for a, p, us, rate in found]
     return sorted(timed, key=lambda estimate: estimate.time_ps)
 
@@ -199,10 +203,10 @@ def _trees(b: _Believed, path: Path, devices: int, size_bytes: int) -> list[_Way
     ]
 
 
-def _switch(path: Path, kind: Kind, devices: int) -> _Way:
+def _switch(b: _Believed, path: Path, kind: Kind, devices: int) -> _Way:
     """Each device is the head of one channel, over which the links are spread."""
     share = (devices - 1) / devices
-    rate = path.rings * _SWITCH_EFFICIENCY * share * (2 if kind == "all_reduce" else share)
+    rate = path.rings * b.switch * share * (2 if kind == "all_reduce" else share)
     steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
     return "nvls", "Simple", _SWITCH_US, rate * devices / steps
 
@@ -233,7 +237,8 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
     if algorithm == "ring":
         channels = min(channels, _busy_channels(protocol, devices, size_bytes))
     elif algorithm == "nvls":
-        channels, chunk = _SWITCH_CHANNELS, _switch_chunk_bytes(devices, size_bytes)
+        channels = _BELIEVED[spec.architecture].switch_channels
+        chunk = _switch_chunk_bytes(channels, devices, size_bytes)
     else:
         message = size_bytes // devices
         parts = _parts(path, devices, message, protocol)
@@ -304,9 +309,9 @@ def _busy_channels(protocol: str, devices: int, size_bytes: int) -> int:
     return max(1, size_bytes // least)
 
 
-def _switch_chunk_bytes(devices: int, size_bytes: int) -> int:
+def _switch_chunk_bytes(channels: int, devices: int, size_bytes: int) -> int:
     """What all channels of a device handle at once: less of small buffers, so that its groups of warps overlap."""
-    at_once = _SWITCH_CHANNELS * devices
+    at_once = channels * devices
     chunk = _SWITCH_CHUNK_BYTES
     for most, smaller in ((64, 65536), (8, 32768), (2, 16384)):
         if size_bytes < most * at_once * chunk:

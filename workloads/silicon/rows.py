@@ -40,6 +40,7 @@ TABLES = (
             "pipeweave_fp8.csv",
             "measured.csv",
             "gemmini_firesim.csv",
+            "blackwell.csv",
         ),
     ),
 )
@@ -113,6 +114,8 @@ class Environment(BaseModel):
     """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
     machine: str = ""
     """The preset that its machine is, where its rows name another."""
+    figures: tuple[str, ...] = ()
+    """Figures of the machine that its source had set, such as `power.limit=400 W`."""
     locked_clock_mhz: float | None = Field(default=None, gt=0)
     """Core clock in MHz where the machine was locked to one."""
     statistic: str

@@ -107,7 +107,7 @@ class Gpu:
             raise InputError(f"rows of {row.source} are left out: {environment.left_out}")
         if 2 * row.compared_us < row.time_us:
             raise InputError("more than half of the measured time is the host's overhead")
-        spec = load_arch(row.machine)
+        spec = load_arch(row.machine, environment.figures)
         op = operator_of(row)
         kinds = LIBRARIES if isinstance(op, Collective) else (*schedules(op.word, spec.family), *words(op.word))
         if not kinds:
