@@ -136,8 +136,10 @@ class Flash3Config(AttentionConfig):
                 left = replace(self, specialized=False, pingpong=False)
             case "multicast":
                 left = replace(self, cluster=1)
-            case _:
+            case "pingpong" | "overlap":
                 left = replace(self, **{mechanism: False})
+            case _:
+                left = self
         return str(left)
 
 
