@@ -79,6 +79,7 @@ def test_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path)
     modules = run(python, "-c", "import arch, sim, workloads; print(arch.__file__, sim.__file__)", cwd=tmp_path)
     assert all(Path(place).is_relative_to(inside) for place in modules.split())
     assert "h100-sxm" in run(environment / "bin" / "tilewave", "archs", cwd=tmp_path)
+    assert run(environment / "bin" / "python", "-m", "tilewave", "--version", cwd=tmp_path).startswith("tilewave ")
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:

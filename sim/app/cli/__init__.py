@@ -158,7 +158,9 @@ def _add_compare(commands: Any) -> None:
 def _add_lists(commands: Any) -> None:
     """Adds the parsers of what lists machines, operators and opcodes."""
     archs = commands.add_parser("archs", help="list machines, or show one with its sources", allow_abbrev=False)
-    archs.add_argument("name", nargs="?", metavar="NAME", help="preset or machine file")
+    archs.add_argument(
+        "name", nargs="?", metavar="NAME", help="preset or machine file; or a word that several have, such as H100"
+    )
     arguments.add_overrides(archs)
     archs.add_argument("--json", action="store_true", help="JSON instead of text")
     archs.add_argument(
@@ -476,6 +478,16 @@ def _roofline(comparison: Comparison) -> Figure:
     return figure
 
 
+def _several(name: str | None) -> bool:
+    """Whether a name means machines by what they are called (`H100`, `hopper`), not one of them."""
+    from arch import list_archs
+    from sim.app.machines import Machines
+
+    if not name or "/" in name or name.endswith(".yaml") or name in list_archs():
+        return False
+    return bool(Machines(name).specs)
+
+
 def _archs(options: argparse.Namespace) -> int:
     from arch import describe, json_schema, load_arch
     from sim.app.machines import Machines
@@ -485,7 +497,8 @@ def _archs(options: argparse.Namespace) -> int:
     if options.schema:
         print(as_json(json_schema(load_arch(options.name, options.set).family if options.name else "gpu")))
         return FINE
-    if options.name:
+    several = _several(options.name)
+    if options.name and not several:
         spec = load_arch(options.name, options.set)
         rows = describe(spec)
         if options.json:
@@ -497,7 +510,7 @@ def _archs(options: argparse.Namespace) -> int:
         return FINE
     if options.set:
         raise InputError("archs: --set needs a NAME, such as tilewave archs h100-sxm --set sm.count=114")
-    found = Machines()
+    found = Machines(options.name if several else "")
     if options.json:
         print(as_json(found.to_dict()))
     else:
