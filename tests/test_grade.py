@@ -188,8 +188,14 @@ def test_the_command_prints_marks_and_stops_what_never_ends(tmp_path: Path, caps
     path = tmp_path / "x.ipynb"
     cell = {"cell_type": "code", "metadata": {"tags": [ANSWER]}, "source": "print('{')\nchange = 3", "outputs": []}
     path.write_text(json.dumps({"cells": [cell], "metadata": {"tilewave": {"lab": "roofline"}}}), encoding="utf-8")
-    assert main(["grade", str(path), "--json"]) == 1
+    scope = tmp_path / "results.json"
+    assert main(["grade", str(path), "--json", "--gradescope", str(scope)]) == 1
     found = json.loads(capsys.readouterr().out)
+    results = json.loads(scope.read_text(encoding="utf-8"))
+    assert results["score"] == found["points"]
+    assert [(test["name"], test["score"], test["max_score"]) for test in results["tests"]] == [
+        (mark["title"], mark["points"], mark["of"]) for mark in found["marks"]
+    ]
     assert (found["points"], found["of"]) == (0, 10)
     assert found["marks"][3]["said"].startswith("change has to be one override")
     path.write_text(path.read_text().replace("change = 3", "while True: pass"), encoding="utf-8")

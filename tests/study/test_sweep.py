@@ -384,3 +384,30 @@ def test_cells_that_a_spreadsheet_would_run_are_text() -> None:
     assert [_cell(value) for value in ("=1+1", "+x", "-x", "@x", "\tx", "x=1", -1.5, 3, True)] == [
         "'=1+1", "'+x", "'-x", "'@x", "'\tx", "x=1", -1.5, 3, True,
     ]  # fmt: skip
+
+
+def test_shards_are_the_study_and_their_stores_join(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", *SMALL.split(), "--arch", "t4", "--vary", "m=16:80:16", "--schedule", "mma", "--workers", "1"]
+    parts = [tmp_path / f"part{number}.sqlite" for number in (1, 2)]
+    for number, part in enumerate(parts, 1):
+        assert main([*words, "--shard", f"{number}/2", "--store", str(part), "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert [row["values"]["m"] for row in document["rows"]] == [str(m) for m in range(16 * number, 81, 32)]
+    whole = [*words, "--store", str(tmp_path / "all.sqlite"), "--from", *map(str, parts)]
+    assert main(whole) == 0
+    assert "5 results were in the store" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "6/6"])
+def test_a_shard_that_is_none_is_refused(shard: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--shard .*: (must be I/N|the study has 5 points)"):
+        sweep(SMALL, "t4", ["m=16:80:16"], schedule="mma", shard=shard, store=tmp_path / "a.sqlite", workers=1)
+
+
+def test_a_file_that_is_no_store_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.sqlite"
+    other.write_text("no database")
+    words = ["sweep", *SMALL.split(), "--arch", "t4", "--vary", "m=16,32", "--store", str(tmp_path / "all.sqlite")]
+    for path, says in ((other, "cannot be used"), (tmp_path / "none.sqlite", "no such file")):
+        assert main([*words, "--from", str(path)]) == 2
+        assert says in capsys.readouterr().err

@@ -40,6 +40,12 @@ def _add_sweep(commands: Any) -> None:
     _add_base(sweep, vary_help="KEY=1,2,4 or KEY=A:B:STEP, A:B:*F, A:B:linN, A:B:logN; keys of one --vary go together, "
               "several --vary are crossed")  # fmt: skip
     arguments.add_running(sweep)
+    sweep.add_argument(
+        "--shard", default="", metavar="I/N", help="run the Ith of N parts of the points, for job arrays"
+    )
+    sweep.add_argument(
+        "--from", nargs="+", dest="stores", default=[], metavar="FILE", help="take results of other stores first"
+    )
     sweep.add_argument("--csv", metavar="FILE", help="write one row a run (.csv, .parquet)")
     sweep.add_argument("--melt", action="store_true", help="one row a run and metric in --csv")
     sweep.add_argument("--metric", default="time_us", metavar="M", help="what --plot shows; default time_us")
@@ -160,6 +166,8 @@ def _add_grade(commands: Any) -> None:
     graded.add_argument("notebook", metavar="LAB.ipynb", help="of docs/labs, with answers; they are executed")
     graded.add_argument("--seconds", type=arguments.positive, default=600, metavar="S", help="limit; default 600")
     graded.add_argument("--json", action="store_true", help="JSON instead of text, for autograders")
+    graded.add_argument("--gradescope", metavar="results.json", help="write what Gradescope's autograder reads")
+    graded.add_argument("--force", action="store_true", help="let files be overwritten")
     graded.set_defaults(command=_grade)
 
 
@@ -198,6 +206,7 @@ def _sweep(options: argparse.Namespace) -> int:
         raise InputError("--melt goes with --csv FILE")
     from sim.app.report.render import show
     from sim.app.study.metrics import known_metric
+    from sim.app.study.store import default_store, opened
     from sim.app.study.sweep import KINDS, sweep
 
     for metric in (options.metric, *(options.pareto or ())):
@@ -205,8 +214,15 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.kind not in KINDS:
         raise InputError(f"--kind {options.kind}: must be one of {', '.join(KINDS)}")
     text = options.workload
+    if options.stores:
+        with opened(Path(options.store) if options.store else default_store()) as store:
+            for path in options.stores:
+                store.take(Path(path))
     with arguments.counted(text) as progress:
-        found = sweep(text, options.arch, options.vary, progress=progress, **_running(options), **_conditions(options))
+        found = sweep(
+            text, options.arch, options.vary, shard=options.shard, progress=progress,
+            **_running(options), **_conditions(options),
+        )  # fmt: skip
     arguments.show(found, options.json)
     if not options.json:
         if options.pareto:
@@ -337,7 +353,11 @@ def _history(options: argparse.Namespace) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from sim.app.labs.grade import grade
 
+    path = arguments.target("--gradescope", options.gradescope, (".json",), options.force)
     found = grade(Path(options.notebook), options.seconds)
+    if path:
+        with arguments.written("--gradescope", path) as part:
+            part.write_text(arguments.as_json(found.for_gradescope()), encoding="utf-8")
     arguments.show(found, options.json)
     return 0 if found.points == found.of else 1
 

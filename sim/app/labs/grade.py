@@ -68,6 +68,20 @@ class Grade(Shown):
         marks = [asdict(mark) for mark in self.marks]
         return {"lab": self.lab, "points": self.points, "of": self.of, "marks": marks}
 
+    def for_gradescope(self) -> dict[str, Any]:
+        """The marks as Gradescope's autograder takes them, in `results.json`."""
+        tests = [
+            {
+                "name": mark.title,
+                "score": mark.points,
+                "max_score": mark.of,
+                "output": mark.said,
+                "visibility": "visible",
+            }
+            for mark in self.marks
+        ]
+        return {"score": self.points, "output": f"Lab {self.lab}: {self.points} of {self.of} points", "tests": tests}
+
 
 def grade(path: Path, seconds: int = 600) -> Grade:
     """Judges a notebook; InputError where it is none of a lab, or takes too long or too much.

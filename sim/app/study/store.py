@@ -147,6 +147,25 @@ class ResultStore:
         """Gives up a claim."""
         self._change("delete from claims where key = ? and owner = ?", [(key, self._owner)])
 
+    def take(self, path: Path) -> int:
+        """Copies what another store has and this one lacks; how many results that was. Damaged ones are left.
+
+        InputError for a file that is no store, or that is not there.
+        """
+        if not path.is_file():
+            raise InputError(f"--from {path}: there is no such file")
+        try:
+            with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as other:
+                if other.execute("pragma user_version").fetchone()[0] != FORMAT:
+                    raise InputError(f"--from {path}: is no results file of this format ({FORMAT})")
+                rows = other.execute("select key, document, digest, made_at from results")
+                whole = [row for row in rows if _digest(row[0], row[1]) == row[2]]
+        except sqlite3.Error as error:
+            raise InputError(f"--from {path}: cannot be used as a results file ({error})") from None
+        before = self.count()
+        self._change("insert or ignore into results values (?, ?, ?, ?)", whole)
+        return self.count() - before
+
     def count(self) -> int:
         """Number of results kept."""
         return int(self._db.execute("select count(*) from results").fetchone()[0])

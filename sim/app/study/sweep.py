@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -263,6 +264,7 @@ def sweep(
     workers: int | None = None,
     executor: str = "local",
     scheduler: str | None = None,
+    shard: str = "",
     progress: Progress | None = None,
     **options: Any,
 ) -> Sweep:
@@ -272,7 +274,9 @@ def sweep(
     runs the schedule of the first on its machine; tune: each runs the best of its candidates; neither: what `auto`
     takes. store: results file, default in the user's cache; a result that is there is not simulated again. workers:
     processes, all cores by default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s
-    address. options: as in `simulate`. Raises InputError before anything runs, and where no machine can run any of it.
+    address. shard: `2/8` runs the second of eight parts of the points, each with a store of its own, which
+    `ResultStore.take` joins. options: as in `simulate`. Raises InputError before anything runs, and where no machine
+    can run any of it.
     """
     check_executor(executor, scheduler)
     archs = (arch,) if isinstance(arch, str) else tuple(arch)
@@ -285,12 +289,25 @@ def sweep(
     def make(cases: Sequence[Request]) -> Executor:
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
-    found = choose(found, choice, store)
+    found = _part(choose(found, choice, store), shard)
     answers, kept = run_points(found, make, store, progress)
     if all(answer.refused for answer in answers):
         raise InputError(answers[0].refused)
     keys = list(dict.fromkeys(key for point in found for key in point.values))
     return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept)
+
+
+def _part(found: list[Point], shard: str) -> list[Point]:
+    """Every Nth point of a study, from the Ith on, for `I/N`; neighbours cost alike, so that parts do, too."""
+    if not shard:
+        return found
+    match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", shard)
+    if not match or int(match[1]) > int(match[2]):
+        raise InputError(f"--shard {shard}: must be I/N with I from 1 to N, such as 2/8")
+    number, count = int(match[1]), int(match[2])
+    if not found[number - 1 :: count]:
+        raise InputError(f"--shard {shard}: the study has {len(found)} points only; nearest: 1/{len(found)}")
+    return found[number - 1 :: count]
 
 
 def choose(found: Sequence[Point], choice: Choice, store: Path | ResultStore | None) -> list[Point]:
