@@ -44,6 +44,7 @@ EXTRAS = {
     "onnx": ("workloads.networks.onnx_model",),
     "optimize": ("sim.app.study.optimize",),
     "parquet": ("sim.app.study.sweep",),
+    "torch": ("workloads.graphs.torch_graph",),
     "trace": ("sim.app.trace.perfetto",),
     "triton": ("workloads.triton_kernels", "workloads.triton_reference"),
 }

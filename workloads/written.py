@@ -33,7 +33,7 @@ from arch.digits import whole_size
 from arch.errors import InputError
 from arch.families import families, family
 from arch.near import hint
-from workloads.graphs.graph import Graph
+from workloads.graphs.graph import Graph, GraphOperator
 from workloads.ops.base import Array, Operand, Operator
 from workloads.ops.dtypes import epsilon
 
@@ -64,6 +64,8 @@ class ProgramFile(Operator):
 
     path: as it was typed. arguments: name and value, in the order of the function's parameters. sha256: of the file and
     of what it imports from its own folder, so that a changed program is another workload to every store and lock.
+    torch: the function makes a module of PyTorch, which is exported on the meta device; strict: operators of it that
+    have no kernel are refused.
     """
 
     compiled: ClassVar[bool] = False  # machine code, or what a compiler makes it of
@@ -71,6 +73,8 @@ class ProgramFile(Operator):
     function: str
     arguments: tuple[tuple[str, Any], ...]
     sha256: str
+    torch: bool = False
+    strict: bool = False
 
     def __str__(self) -> str:
         return " ".join([f"{self.path}:{self.function}", *(f"{name}={value}" for name, value in self.arguments)])
@@ -79,16 +83,22 @@ class ProgramFile(Operator):
         """The same; a program states its own number formats."""
         return self
 
-    def on(self, machine: Any) -> OwnProgram | Graph:
+    def on(self, machine: Any) -> OwnProgram | Graph | GraphOperator:
         """Calls the function for a machine; InputError, with the file's line, where it gives no program or graph."""
         made = function_of(self.path, self.function)
         arguments = dict(self.arguments)
         if _MACHINE in inspect.signature(made).parameters:
             arguments[_MACHINE] = machine
+        from workloads.graphs.torch_graph import exported_from, is_exported, read_exported  # for models alone
+
         with told(self.path):
+            if self.torch:
+                return exported_from(made, arguments, str(self), strict=self.strict)
             found = made(**arguments)
         if isinstance(found, Graph):
             return found
+        if is_exported(found):
+            return read_exported(found, str(self), strict=self.strict)
         return OwnProgram(str(self), _of_family(found, machine, f"{self.path}:{self.function}"))
 
 

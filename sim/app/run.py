@@ -79,9 +79,10 @@ def simulate(
 ) -> Report:
     """Simulates one operator, or one graph of operators, on one machine.
 
-    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`), a graph (`workloads.graphs`), a program of
-    one's own, or the text that makes it (`my_kernel.py:gemm m=512`, which executes the file). machine:
-    a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`, ...) or a whole configuration
+    workload: an operator, its text (`gemm m=4096 n=4096 k=4096 dtype=bf16`), a graph (`workloads.graphs`), what
+    `torch.export.export` gives, a program of one's own, or the text that makes it (`my_kernel.py:gemm m=512`, which
+    executes the file). machine: a description, or a preset's name or file. schedule: `auto`, a kind (`wgmma`, `mma`,
+    ...) or a whole configuration
     as reports print it; of graphs `eager`, `graph`, `fused`, `fused_graph`. set: overrides of the machine,
     `path=value`. check: replay the schedule with numbers and compare with NumPy. exact: every instruction issues
     singly. l2: `cold`, `warm` after an untimed run, `dirty`, full of what something else wrote, `turns`, of what calls
@@ -370,7 +371,13 @@ def _machines(machines: Sequence[MachineSpec | str], overrides: Sequence[str]) -
 
 def _workload(workload: Workload) -> Operator | Graph | str:
     """What a request holds; InputError for an object that is no workload."""
-    return workload if isinstance(workload, Operator | Graph | str) else given(workload)
+    if isinstance(workload, Operator | Graph | str):
+        return workload
+    if hasattr(workload, "graph_signature"):  # an exported program of PyTorch
+        from workloads.graphs.torch_graph import read_exported
+
+        return read_exported(workload)
+    return given(workload)
 
 
 def _machine(machine: MachineSpec | str, overrides: Sequence[str]) -> MachineSpec:

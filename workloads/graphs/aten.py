@@ -158,6 +158,60 @@ def _view(args: Arguments) -> Meant:
     return Meant("view", (x,), x.shape, x.dtype)
 
 
+def _reshape(args: Arguments) -> Meant:
+    """A view where the elements lie as it needs them, else a copy."""
+    x = args[0]
+    shape = tuple(args[1]) if len(args) > 1 and isinstance(args[1], list | tuple) else x.shape
+    if -1 in shape:
+        known = -math.prod(shape)
+        shape = tuple(x.size // known if size == -1 else size for size in shape)
+    return Meant("view" if _lies_as(x, shape) else "move", (x,), shape, x.dtype)
+
+
+def _lies_as(x: Tensor, shape: Shape) -> bool:
+    """Whether a tensor can be seen in another shape where it lies: what is joined lies side by side."""
+    if len(x.strides) != len(x.shape):
+        return True
+    runs: list[int] = []  # elements that lie side by side, from the last dimension on
+    step = 0
+    for size, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        if size == 1:
+            continue
+        if runs and stride == step:
+            runs[-1] *= size
+        else:
+            runs.append(size)
+        step = stride * size
+    sizes = [size for size in reversed(shape) if size != 1]
+    for run in runs:
+        found = 1
+        while found < run and sizes:
+            found *= sizes.pop(0)
+        if found != run:
+            return False
+    return not sizes
+
+
+def _to(args: Arguments) -> Meant:
+    """A cast, or nothing."""
+    found = _cast(args)
+    return found if found.meaning == "pointwise" else found._replace(meaning="view")
+
+
+def _contiguous(args: Arguments) -> Meant:
+    """A copy of what lies in another order."""
+    x = args[0]
+    steps = [stride for size, stride in zip(x.shape, x.strides, strict=False) if size > 1]
+    in_order = _lies_as(x, (x.size,)) and steps == sorted(steps, reverse=True)
+    return Meant("view" if in_order else "move", (x,), x.shape, x.dtype)
+
+
+def _flatten(args: Arguments) -> Meant:
+    x, first, last = (*args, *(0, -1)[len(args) - 1 :])[:3]
+    first, last = first % len(x.shape), last % len(x.shape)
+    return _reshape((x, [*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]]))
+
+
 def _part(args: Arguments) -> Meant:
     """Some of the elements, from those on that lie before them along the dimension."""
     x, axis, *where = args
@@ -187,7 +241,7 @@ def _cat(args: Arguments) -> Meant:
 
 def _fill(args: Arguments) -> Meant:
     given = list(tensors_of(args))
-    shape = given[0].shape if given else tuple(args[0])
+    shape = given[0].shape if given else tuple(args[0]) if isinstance(args[0], list | tuple) else ()
     return Meant("fill", (), shape, given[0].dtype if given else "fp32")
 
 
@@ -355,11 +409,12 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
     **{"silu_backward": _pointwise("silu_backward"), "gelu_backward": _pointwise("gelu_backward")},
     **{"threshold_backward": _pointwise("relu_backward"), "tanh_backward": _pointwise("mul")},
     **{"silu_and_mul": _gated("silu"), "gelu_and_mul": _gated("gelu"), "gelu_tanh_and_mul": _gated("gelu_tanh")},
-    **{"_to_copy": _cast, "to": _cast, "copy_": _copy, "copy": _copy},
+    **{"_to_copy": _cast, "to": _to, "copy_": _copy, "copy": _copy},
+    **{"reshape": _reshape, "contiguous": _contiguous, "flatten": _flatten},
     **dict.fromkeys(
-        ("view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze", "expand", "alias",
-         "detach", "flatten", "unflatten", "view_as", "as_strided", "lift_fresh_copy", "unfold", "diagonal", "dropout",
-         "_reshape_alias", "numpy_T", "movedim", "wait_tensor", "expand_as", "squeeze_", "contiguous"), _view,
+        ("view", "_unsafe_view", "t", "transpose", "permute", "unsqueeze", "squeeze", "expand", "alias",
+         "detach", "unflatten", "view_as", "as_strided", "lift_fresh_copy", "unfold", "diagonal", "dropout",
+         "_reshape_alias", "numpy_T", "movedim", "wait_tensor", "expand_as", "squeeze_"), _view,
     ),
     **dict.fromkeys(("slice", "select", "narrow"), _part),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "unbind", "tensor_split"), _parts),

@@ -153,6 +153,7 @@ def _norms(model: Model) -> Model:
         if node.meaning != "reduce" or id(node) in seen or not (cols := _columns(uses, node)):
             continue
         group, inputs = _rows_around(uses, node, cols)
+        inputs[0], group = _with_casts(uses, inputs[0], group)
         results = [name for one in group for name in one.outputs if _leaves(uses, name, group)]
         if len(results) != 1 or uses.tensors[results[0]].size != uses.tensors[inputs[0]].size:
             continue
@@ -202,6 +203,15 @@ def _rows_around(uses: _Uses, first: Node, cols: int) -> tuple[list[Node], list[
         inside |= set(node.outputs)
         waiting += uses.readers.get(node.outputs[0], [])
     return group, [start, *weights]
+
+
+def _with_casts(uses: _Uses, start: str, group: list[Node]) -> tuple[str, list[Node]]:
+    """The same with what makes the matrix of another one alone, for this group alone."""
+    while (maker := uses.maker.get(start)) and maker.meaning == "pointwise" and len(set(maker.inputs)) == 1:
+        if _leaves(uses, start, group):
+            break
+        start, group = maker.inputs[0], [maker, *group]
+    return start, group
 
 
 def _leaves(uses: _Uses, name: str, group: list[Node]) -> bool:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from arch.arguments import one_of
 from arch.dtypes import DTYPE_BYTES, format_of, is_integer
 from arch.errors import InputError
@@ -395,6 +397,20 @@ def copying(
     op = Pointwise(n=n, chain=chain, dtype=largest.dtype).with_defaults(largest.dtype)
     read = (grown(max(operands, key=lambda value: value.size_bytes)),) if operands else ()
     return Step(label, op, read, (grown(largest),), stands_in=stands_in)
+
+
+def repeats_of(steps: Sequence[Step]) -> tuple[Repeat, ...]:
+    """The layers that repeat at least three times and have the most steps together, where nobody says which do."""
+    kinds: dict[Any, int] = {}
+    tokens = np.array([kinds.setdefault(kind, len(kinds)) for kind in _pattern(steps)])
+    best = Repeat(0, 0, 0)
+    for size in range(1, len(tokens) // 3 + 1):
+        same = np.flatnonzero(np.diff(np.concatenate(([0], tokens[size:] == tokens[:-size], [0]))))
+        for begin, end in zip(same[::2], same[1::2], strict=True):
+            found = Repeat(int(begin), size, int(end - begin) // size + 1)
+            if found.times >= 3 and len(found.all) > len(best.all):
+                best = found
+    return (best,) if best.times else ()
 
 
 def _pattern(steps: Sequence[Step]) -> list[tuple[str, Operator, int]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from arch.dtypes import is_integer
 from arch.errors import InputError
-from workloads.graphs.graph import Graph, GraphBuilder, Unread, Value, counted
+from workloads.graphs.graph import Graph, GraphBuilder, Unread, Value, counted, repeats_of
 from workloads.networks.onnx_operators import ModelConv, ModelProduct
 from workloads.ops.attention import Attention
 from workloads.ops.base import Operator
@@ -88,7 +88,8 @@ def written(model: Model, others: str, dtype: str = "") -> Graph:
     for node in model.nodes:
         writer.add(node)
     graph = writer.g.build(*(writer.value(name) for name in model.outputs if name in writer.values))
-    return replace(_without_stand_ins(graph), notes=model.notes)
+    graph = _without_stand_ins(graph)
+    return replace(graph, notes=model.notes, repeats=repeats_of(graph.steps))
 
 
 def _without_stand_ins(graph: Graph) -> Graph:
@@ -279,8 +280,19 @@ def links_of(tensors: Mapping[str, Tensor], node: Node) -> tuple[str, tuple[Link
     return start, tuple(Link(function, name) for name in others) or (Link("scale"),)
 
 
-def _pointwise(w: Writer, node: Node) -> list[Value] | None:
-    """A function, or a chain of them, element by element; operands that are smaller are spread out."""
+def _pointwise(w: Writer, node: Node) -> Sequence[Value]:
+    """A function, or a chain of them, element by element; operands that are smaller are spread out. Where no chain
+    spreads them so, a copy moves as much."""
+    return _chain(w, node) or w.g.copied(
+        node.label,
+        [w.value(name) for name in dict.fromkeys(node.inputs)],
+        *((w.tensor(name).size, w.tensor(name).dtype) for name in node.outputs),
+        stands_in=False,
+    )
+
+
+def _chain(w: Writer, node: Node) -> list[Value] | None:
+    """The chain that a node is; None where an operand is spread in another way than by rows."""
     found = links_of(w.model.tensors, node)
     if found is None:
         return None
@@ -309,13 +321,13 @@ def _norm(w: Writer, node: Node) -> list[Value]:
     """Rows of `cols` elements, each normalised by itself. kind: layernorm, rmsnorm. A second and third input are weight
     and bias."""
     x = w.tensor(node.inputs[0])
-    cols, dtype = node.keys["cols"], x.dtype
+    cols, dtype, out = node.keys["cols"], x.dtype, w.tensor(node.outputs[0]).dtype
     rows = x.size // cols
     op: Operator
     if node.keys["kind"] == "rmsnorm":
-        op = RmsNorm(rows=rows, cols=cols, dtype=dtype)
+        op = RmsNorm(rows=rows, cols=cols, dtype=dtype, out=out)
     else:
-        op = LayerNorm(rows=rows, cols=cols, affine="1" if len(node.inputs) > 1 else "0", dtype=dtype)
+        op = LayerNorm(rows=rows, cols=cols, affine="1" if len(node.inputs) > 1 else "0", dtype=dtype, out=out)
     names = [name for name in node.inputs[1:] if w.tensor(name).size == cols]
     names += [f"{node.outputs[0]}.{number}" for number in range(2)]
     given = [w.taken(name, cols, dtype) if name in w.model.tensors else w.beside(name, cols, dtype)
@@ -326,7 +338,8 @@ def _norm(w: Writer, node: Node) -> list[Value]:
 def _softmax(w: Writer, node: Node) -> list[Value]:
     """Rows of `cols` elements."""
     x = w.tensor(node.inputs[0])
-    op = Softmax(rows=x.size // node.keys["cols"], cols=node.keys["cols"], dtype=x.dtype)
+    out = w.tensor(node.outputs[0]).dtype
+    op = Softmax(rows=x.size // node.keys["cols"], cols=node.keys["cols"], dtype=x.dtype, out=out)
     return [w.g.call(node.label, op.with_defaults(x.dtype), w.taken(x.name, x.size, x.dtype))]
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,11 @@ def _add_run(commands: Any) -> None:
     run = commands.add_parser("run", help="one operator on one machine", allow_abbrev=False)
     arguments.add_workload(run, needed=False)
     add_compiled(run)
+    run.add_argument(
+        "--torch",
+        action="store_true",
+        help="OP is FILE.py:FUNCTION, which returns a torch module and its arguments: exported on the meta device",
+    )
     _add_run_options(run)
     run.set_defaults(command=_run)
     model = commands.add_parser(
@@ -110,7 +116,7 @@ def _add_run(commands: Any) -> None:
     )
     arguments.add_workload(model)
     _add_run_options(model)
-    model.set_defaults(command=_model, autotune=False)
+    model.set_defaults(command=_model, autotune=False, torch=False)
 
 
 def _add_run_options(run: Parser) -> None:
@@ -125,6 +131,9 @@ def _add_run_options(run: Parser) -> None:
         help="print what every cell of a systolic array holds, and animate it (.gif, .html; default: array.gif)",
     )
     arguments.add_program(run)
+    run.add_argument(
+        "--strict", action="store_true", help="refuse a model (onnx, --torch) with operators that have no kernel"
+    )
     run.add_argument("--listing", action="store_true", help="print the program instead of running it")
     run.add_argument("--profile", action="store_true", help="print only the profile of a graph, by operator")
     run.add_argument(
@@ -259,7 +268,7 @@ def _run(options: argparse.Namespace) -> int:
     reports = arguments.folder("--scalesim-reports", options.scalesim_reports)
     if options.config:
         _configure(options)
-    workload = compiled_workload(options) or options.workload
+    workload = compiled_workload(options) or _model_workload(options)
     text = str(workload)
     if options.listing:
         return _listing(options)
@@ -302,6 +311,21 @@ def _run(options: argparse.Namespace) -> int:
     return _outcome([report])
 
 
+def _model_workload(options: argparse.Namespace) -> Any:
+    """The workload as it was typed, or with `--torch` the function that makes a module; `--strict` of either."""
+    if options.torch:
+        from workloads.parse import parse
+        from workloads.written import ProgramFile
+
+        found = parse(options.workload)
+        if not isinstance(found, ProgramFile) or found.compiled:
+            raise InputError(f"--torch: {options.operator} is no function of a file, such as model.py:make")
+        return replace(found, torch=True, strict=options.strict)
+    if options.strict and options.workload.split()[:1] != ["onnx"]:
+        raise InputError("--strict goes with onnx models and --torch; other workloads are always refused")
+    return f"{options.workload} others=refuse" if options.strict else options.workload
+
+
 def _configure(options: argparse.Namespace) -> None:
     """Takes figures and scope from SCALE-Sim's configuration, as if they had been typed."""
     from arch.load import load_arch
@@ -330,7 +354,7 @@ def _listing(options: argparse.Namespace) -> int:
     if asked:
         raise InputError(f"--listing prints the program and runs nothing; leave out --{asked.replace('_', '-')}")
     how = {name: getattr(options, name) for name in ("schedule", "set", "without")}
-    print(program_listing(compiled_workload(options) or options.workload, options.arch, **how), end="")
+    print(program_listing(compiled_workload(options) or _model_workload(options), options.arch, **how), end="")
     return FINE
 
 
