@@ -5,6 +5,8 @@ by trying and failing, that something is not there.
 """
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +18,58 @@ _COLOURS = ("code", "errmsg", "filename", "indicate", "highlight", "reset")
 
 
 _within = False
+
+FUNCTIONS = 330
+"""About as many as an engine has; what LLVM does with them at the end stands at 99 %."""
+
+LINE_S = 10.0
+"""Seconds between lines of progress where stderr is no terminal."""
+
+DRAW_S = 0.5
+"""Seconds between drawings on a terminal."""
+
+
+class _Counted(event.Listener):
+    """Says on stderr how many functions of an engine are compiled: on a terminal in one line that goes at the end, else
+    a line every ten seconds."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._terminal = sys.stderr.isatty()
+        self._done = 0
+        self._next_s = time.monotonic() + (DRAW_S if self._terminal else LINE_S)
+
+    def on_start(self, event: Any) -> None:
+        """A function begins."""
+
+    def on_end(self, event: Any) -> None:
+        """A function is compiled."""
+        self._done += 1
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + (DRAW_S if self._terminal else LINE_S)
+            share = min(99, 100 * self._done // FUNCTIONS)
+            begin, end = ("\r\033[K", "") if self._terminal else ("", "\n")
+            print(f"{begin}tilewave: {self._label}: {share} %", end=end, file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        """Removes what stands on a terminal."""
+        event.unregister(_COMPILE, self)
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+_COMPILE = "numba:compile"
+_counted: list[_Counted] = []
+
+
+def say_compiling(text: str) -> None:
+    """Says that a long compile begins, and from now on how far it is."""
+    clear = "\r\033[K" if sys.stderr.isatty() else ""  # a progress bar may stand there
+    print(f"{clear}tilewave: {text}", file=sys.stderr, flush=True)
+    if not _counted:
+        _counted.append(_Counted(text.partition(",")[0]))
+        event.register(_COMPILE, _counted[0])
 
 
 @contextlib.contextmanager
@@ -44,6 +98,8 @@ def quick() -> Iterator[None]:
             yield
         finally:
             _within = False
+            while _counted:
+                _counted.pop().stop()
 
 
 @contextlib.contextmanager

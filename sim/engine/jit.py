@@ -44,7 +44,7 @@ from numba.np import arrayobj
 
 import sim.engine.borrowed  # noqa: F401  (first: it refuses a numba without what is used here)
 from arch.extensions import REPLACEMENTS, SCHEDULERS, registered
-from sim.engine.compiling import quick
+from sim.engine.compiling import quick, say_compiling
 from sim.engine.library import KernelLibrary, PartLibrary
 from sim.engine.pack import called_with
 from sim.engine.passes import passes
@@ -315,8 +315,7 @@ class _KernelCache(caching.Cache):
         with self._guard_against_spurious_io_errors():
             found = self._load_overload(sig, target_context)
         if found is None and self._announce:
-            clear = "\r\033[K" if sys.stderr.isatty() else ""  # a progress bar may stand there
-            print(f"{clear}tilewave: {self._announce}", file=sys.stderr, flush=True)
+            say_compiling(self._announce)
         return found
 
     @contextlib.contextmanager

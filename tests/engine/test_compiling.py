@@ -12,7 +12,7 @@ from numba.core.compiler import Compiler
 from numba.core.errors import NumbaError
 from numba.core.typing.context import BaseContext
 
-from sim.engine import jit
+from sim.engine import compiling, jit
 from sim.engine.compiling import quick
 from sim.engine.passes import passes
 
@@ -167,3 +167,15 @@ def test_functions_of_other_programs_keep_their_passes_and_timers() -> None:
     (signature,) = theirs.signatures
     assert "timers" in theirs.get_metadata(signature)
     assert Compiler.define_pipelines is not jit._PartCompiler.define_pipelines
+
+
+def test_a_long_compile_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter(range(0, 10_000, 6))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(compiling, "FUNCTIONS", 4)
+    counted = compiling._Counted("compiling the engine")
+    for _ in range(4):
+        counted.on_end(None)  # every second one is more than ten seconds after the line before
+    assert capsys.readouterr().err.splitlines() == [
+        "tilewave: compiling the engine: 50 %", "tilewave: compiling the engine: 99 %",
+    ]  # fmt: skip

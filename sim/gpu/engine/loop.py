@@ -250,7 +250,7 @@ def _run_warp(p, prog, st, ms, mem, w, t, border):
     return _step(p, prog, st, ms, mem, w, t)
 
 
-@kernel(announce="compiling the GPU engine, once, some 15 seconds; runs that record have a version of their own")
+@kernel(announce="compiling the GPU engine, once, some 20 seconds; runs that record have a version of their own")
 def advance(p, prog, st, ms, mem, until):
     """Processes all events up to tick `until`. Returns the tick of the next event, or -1 when none is left."""
     return _advance(p, packed(prog), packed(st), packed(ms), packed(mem), until)
