@@ -93,7 +93,11 @@ CASES: dict[str, Case] = {
         WgmmaConfig(128, 64, 64, stages=3, tma=False, specialized=False), {"warps/28 wgmma_fence": FENCE},
     ),
     "tensor memory": (
-        "b200", SMALL, Gemm(m=640, n=96, k=192, dtype="bf16"), Tcgen05Config(128, 96, 64, stages=2, buffers=1), {},
+        "b200", SMALL, Gemm(m=640, n=128, k=192, dtype="bf16"), Tcgen05Config(128, 128, 64, stages=2, buffers=1), {},
+    ),
+    "tensor memory of pairs": (
+        "b200", SMALL, Gemm(m=768, n=64, k=192, dtype="bf16"),
+        Tcgen05Config(256, 64, 64, pair=True, stages=2, buffers=1), {},
     ),
     "tensor memory, pairs and launch control": (
         "b200", SMALL, Gemm(m=2048, n=64, k=192, dtype="bf16"),

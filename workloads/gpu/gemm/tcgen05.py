@@ -16,7 +16,7 @@ Pieces of k are added by a second kernel (`splitk`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -76,6 +76,8 @@ COLUMNS_STEP = 16
 MOST_COLUMNS = 256
 EPILOGUE_COLUMNS = 32
 """Columns of an epilogue subtile (CUTLASS's choice for most tiles)."""
+SUBTILE_CYCLES = 180
+"""Of a subtile, beside its barriers and conversions: stores to shared memory, until the fence has seen them."""
 BESIDE_BYTES = 1024
 """Shared memory beside operands and results: barriers, answers of launch control, alignment of the first buffer."""
 ANSWERS = 3
@@ -347,8 +349,9 @@ class _Builder:
             r.bar_sync(0, self.warps)
 
     def _leave(self, r: RoleBuilder) -> None:
-        """A CTA of a pair must not leave while the other one uses its memory."""
-        if self.config.pair:
+        """A CTA of a pair must not leave while the other one uses its memory: with launch control both meet. Else the
+        second one has waited for the last products, and the first one for the other's epilogue (`_multiplier`)."""
+        if self.config.pair and self.config.clc:
             r.cluster_sync()
 
     @contextmanager
@@ -442,6 +445,10 @@ class _Builder:
                 r.tcgen05_commit(self.ring.empty, stage, self.both)
                 overhead.TCGEN05_STEP.write(r)
             r.tcgen05_commit(self.done, buffer, self.both)
+        if c.pair and not c.clc:
+            with r.loop("drain", c.buffers) as i:
+                use = self.plan.pieces(self.worker) + i
+                r.mbarrier_wait(self.free, use % c.buffers, use // c.buffers - 1)
 
     # --- epilogue
 
@@ -457,17 +464,43 @@ class _Builder:
                 # The last subtile of a tile and the first one of the next have the same buffer.
                 with r.when(WARP.equals(0)):
                     r.bulk_wait(0)
-            with r.loop("subtile", subtiles) as s:
-                sums = RegisterTile("sums", (LANES, c.subtile), self.p.acc)
-                r.tcgen05_ld(sums.whole, self.acc[buffer, WARP * LANES : LANES, s * c.subtile : c.subtile])  # type: ignore[misc]
+            sums = [RegisterTile(f"sums{i}", (LANES, c.subtile), self.p.acc) for i in range(min(2, subtiles))]
+
+            def load(tile: RegisterTile, s: IntLike) -> None:
+                r.tcgen05_ld(tile.whole, self.acc[buffer, WARP * LANES : LANES, s * c.subtile : c.subtile])  # type: ignore[misc]
+
+            def release() -> None:
+                r.tcgen05_fence_before()
+                r.mbarrier_arrive(self.free, buffer, self.first)
+
+            # The loads of a subtile are on their way while the one before is stored.
+            load(sums[0], 0)
+            if subtiles > 1:
+                self._pairs_of_subtiles(r, unit, sums, subtiles, load, release)
+            if subtiles % 2:
                 r.tcgen05_wait_ld()
-                with r.when(s.equals(subtiles - 1)):
-                    r.tcgen05_fence_before()
-                    r.mbarrier_arrive(self.free, buffer, self.first)
-                self._store(r, unit, sums, s)
+                release()
+                self._store(r, unit, sums[0], Const(subtiles - 1))
         if self.staging is not None:
             with r.when(WARP.equals(0)):
                 r.bulk_wait(0, read=False)
+
+    def _pairs_of_subtiles(
+        self, r: RoleBuilder, unit: Unit, sums: list[RegisterTile], subtiles: int,
+        load: Callable[[RegisterTile, IntLike], None], release: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """All subtiles, or all but the last one, two in a trip; each with the load of the next one on its way."""
+        with r.loop("subtile", subtiles // 2) as i:
+            r.tcgen05_wait_ld()
+            load(sums[1], 2 * i + 1)
+            self._store(r, unit, sums[0], 2 * i)
+            r.tcgen05_wait_ld()
+            with r.when(2 * i + 2 < subtiles):
+                load(sums[0], 2 * i + 2)
+            if subtiles % 2 == 0:
+                with r.when((2 * i + 2).equals(subtiles)):
+                    release()
+            self._store(r, unit, sums[1], 2 * i + 1)
 
     def _store(self, r: RoleBuilder, unit: Unit, sums: RegisterTile, s: Expr) -> None:
         """A subtile of sums, finished: through shared memory by TMA, or directly where rows of C are not aligned."""
@@ -543,16 +576,15 @@ def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
     stage_bytes = (ROWS + c.columns) * c.tile_k * width
     values = ROWS * c.tile_n
     store_bytes = values * out_width
-    # Four warps, each on a sub-core of its own, have a quarter of the sums; tensor memory gives them at its rate.
+    # A subtile comes from tensor memory while the one before is stored.
     assert spec.tcgen05 is not None
-    read = transfer(values * 4, int(spec.tcgen05.read_bytes_per_cycle * MILLI))
-    subtiles = c.tile_n // c.subtile
-    barriers = subtiles * (2 * (f.barrier + f.barrier_per_warp * WARPS) + spec.tcgen05.read_latency_cycles + 60)
-    epilogue_cycles = read + values // 32 // f.sub_cores + barriers
+    read = transfer(ROWS * c.subtile * 4, int(spec.tcgen05.read_bytes_per_cycle * MILLI))
+    stored = 2 * (f.barrier + f.barrier_per_warp * WARPS) + c.subtile + SUBTILE_CYCLES
+    latency = spec.tcgen05.read_latency_cycles
+    epilogue_cycles = c.tile_n // c.subtile * (max(read, stored) + latency) + min(read, stored)
     pieces = min(c.split, steps)
     side_m, side_n = round_shape(tiles_m, tiles_n, c.group, min(at_once, tiles) // c.ctas)
     setup = (overhead.WGMMA_BARRIERS.instructions + overhead.WGMMA_CTA_SETUP.instructions) * 2
-    stored = _stored(p, c)
     columns = ROWS if c.swap else c.subtile
     whole = Work(
         tiles=tiles,
@@ -584,4 +616,4 @@ def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
         extra_ps=f.launch_ps if c.split > 1 else 0,
         late=int(product.row.latency_cycles - product.row.interval_cycles),
     )
-    return splitk.work(whole, stored, f, pieces, columns) if c.split > 1 else whole
+    return splitk.work(whole, _stored(p, c), f, pieces, columns) if c.split > 1 else whole
