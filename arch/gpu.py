@@ -356,6 +356,10 @@ class Clock(Group):
         return round(self.boost_hz * self.tensor)
 
 
+_ELEMENTS = {"mxfp8": "fp8", "fp6": "fp8", "mxfp6": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
+"""Formats whose products take the energy of another one's."""
+
+
 class TensorEnergy(Group):
     """Energy of one operation (2 a multiply-add) on the tensor cores, by operand type; absent without such a unit."""
 
@@ -363,8 +367,15 @@ class TensorEnergy(Group):
     bf16_fj_per_flop: FemtojoulesPerFlop | None = None
     tf32_fj_per_flop: FemtojoulesPerFlop | None = None
     fp8_fj_per_flop: FemtojoulesPerFlop | None = None
+    fp4_fj_per_flop: FemtojoulesPerFlop | None = None
     int8_fj_per_flop: FemtojoulesPerFlop | None = None
     fp64_fj_per_flop: FemtojoulesPerFlop | None = None
+
+    def figure_of(self, dtype: str) -> str:
+        """The figure that holds for operands of a type: block formats have that of their elements, both formats of fp8
+        one, and a type without a figure that of fp16."""
+        found = _ELEMENTS.get(dtype, dtype.partition("_")[0])
+        return found if getattr(self, f"{found}_fj_per_flop", None) is not None else "fp16"
 
 
 class Energy(Group):

@@ -37,6 +37,7 @@ FIGURES = (
     "power.energy.l2",
     "power.energy.shared",
     "power.energy.tensor.bf16",
+    "power.energy.tensor.fp4",
     "power.energy.tensor.fp16",
     "power.energy.tensor.fp64",
     "power.energy.tensor.fp8",
@@ -148,10 +149,10 @@ class EnergyModel:
             put(counter, self._dram_fj_per_byte, 1, self._memory_actions)
 
     def set_tensor_dtype(self, dtype: str) -> None:
-        """Operand type of the tensor-core work that follows; both formats of fp8 have one figure."""
+        """Operand type of the tensor-core work that follows."""
         self._holds_clock = dtype != "fp64"
         tensor = self.spec.power.energy.tensor
-        per_flop = getattr(tensor, f"{dtype.partition('_')[0]}_fj_per_flop", None) or tensor.fp16_fj_per_flop
+        per_flop = getattr(tensor, f"{tensor.figure_of(dtype)}_fj_per_flop")
         self._core_actions[Counter.MACS_TENSOR] = int(2 * per_flop * self._factor_ppm) // 1_000_000
 
     def actions_fj(self, counters: np.ndarray, memory: np.ndarray) -> tuple[int, int]:

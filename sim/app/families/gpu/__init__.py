@@ -58,6 +58,7 @@ FAMILY = Family(
             "launch.kernel",
             "pcie.bandwidth",
             "power.energy.tensor.bf16",
+            "power.energy.tensor.fp4",
             "power.energy.tensor.fp16",
             "power.energy.tensor.fp64",
             "power.energy.tensor.fp8",

@@ -157,14 +157,13 @@ def _ops(kernel: Kernel) -> Iterator[Op]:
 
 
 def _formats(work: Work, spec: GpuSpec) -> Iterator[str]:
-    """Formats whose energy on tensor cores counts; one without a figure of its own takes that of fp16."""
+    """Formats whose energy on tensor cores counts."""
     for step in work.steps:
         kernels = [kernel for kernel in step.kernels if kernel]
         own = (opcode for kernel in kernels if isinstance(kernel, OwnLoopKernel) for opcode in kernel.opcodes)
         opcodes = (*own, *(op.opcode for kernel in kernels for op in _ops(kernel)))
         if any(op_spec(opcode).accumulates for opcode in opcodes):
-            stated = getattr(spec.power.energy.tensor, f"{step.op.dtype}_fj_per_flop", None) is not None
-            yield str(step.op.dtype) if stated else "fp16"
+            yield spec.power.energy.tensor.figure_of(str(step.op.dtype))
 
 
 def _rows(ops: list[Op], spec: GpuSpec) -> Iterator[str]:
