@@ -23,6 +23,7 @@ NAMES = {
     "probes": "scripts.lab.probes",
     "ratios": "scripts.tables.ratios",
     "reference": "scripts.tables.reference",
+    "serving": "scripts.tables.serving",
     "what-ifs": "scripts.tables.what_ifs",
     "write-back": "scripts.lab.write_back",
 }

@@ -93,7 +93,8 @@ def test_straight_lines_go_through_points_and_on() -> None:
 def test_steps_are_joined_from_those_of_the_grid() -> None:
     deployment = Deployment.of("tiny isl=100 osl=100 concurrency=4")
     grid = grid_of(deployment, 4)
-    assert [str(step) for step in grid[-2:]] == ["prefill 1 x 100 tokens", "prefill 4 x 100 tokens"]
+    assert [str(step) for step in grid[::3]] == ["decode 2 x 64 keys", "decode 4 x 256 keys"]
+    assert [str(step) for step in grid[-2:]] == ["prefill 1 x 64 tokens", "prefill 4 x 100 tokens"]
 
     def exact(step: Step) -> Taken:
         """What straight lines can join: attention by keys and pairs, all else by tokens."""

@@ -1,4 +1,4 @@
-"""Subcommands of studies: sweep, serve, sensitivity, optimize, check, history, diff; imports happen when they run."""
+"""Subcommands of studies: sweep, serve, export, sensitivity, optimize, check, history, diff; imported when they run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def add_commands(commands: Any) -> None:
     for add in (
         _add_sweep,
         _add_serve,
+        _add_export,
         _add_sensitivity,
         _add_optimize,
         _add_check,
@@ -81,6 +82,26 @@ def _add_serve(commands: Any) -> None:
     arguments.add_running(serve)
     arguments.add_output(serve)
     serve.set_defaults(command=_serve)
+
+
+def _add_export(commands: Any) -> None:
+    """Adds the parser of `export`."""
+    export = commands.add_parser(
+        "export", help="operator tables and traces of a model that other simulators read", allow_abbrev=False
+    )
+    add: arguments.Add = export.add_argument
+    add("form", metavar="FORM", help="aiconfigurator, vidur or llmservingsim (tables), or chakra (traces of a step)")
+    add("operator", metavar="MODEL", help="a published model (docs/models.md), or the path of its config.json")
+    add(
+        "keys", nargs="*", default=[], metavar="k=v",
+        help="of tables tp, ep, page, dtype; tokens, batch, keys: how far they go. Of traces those of tilewave model",
+    )  # fmt: skip
+    export.set_defaults(file=None)
+    arguments.add_machine(export)
+    add("--out", required=True, metavar="FOLDER", help="where files are written")
+    add("--force", action="store_true", help="let files be overwritten")
+    arguments.add_workers(export)
+    export.set_defaults(command=_export)
 
 
 def _add_sensitivity(commands: Any) -> None:
@@ -253,6 +274,22 @@ def _serve(options: argparse.Namespace) -> int:
     arguments.show(found, options.json)
     if picture:
         arguments.save(lambda: found.plot().figure, picture)
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from sim.app.export.export import export
+
+    folder = Path(options.out)
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not options.force)):
+        raise InputError(f"--out {folder}: must be a new or empty folder; --force writes into it")
+    store = Path(options.store) if options.store else None
+    with arguments.counted(options.workload) as progress:
+        written = export(
+            options.form, options.workload, options.arch, folder, set=options.set, store=store,
+            workers=options.workers, progress=progress,
+        )  # fmt: skip
+    print("\n".join(map(str, written)))
     return 0
 
 

@@ -86,17 +86,27 @@ class Taken(NamedTuple):
 
 
 def grid_of(deployment: Deployment, sequences: int) -> list[Step]:
-    """Steps to simulate for up to so many sequences at once: the first and last step of decoding of one, half and all
-    of them; of prompts the least and the most that a step takes."""
-    batches = sorted({1, -(-sequences // 2), sequences})
-    first, last = deployment.isl, deployment.isl + deployment.osl
-    found = [Step(batch, batch * keys) for batch in batches for keys in (first, last)]
+    """Steps to simulate for up to so many sequences at once, which points of a curve share: decoding of all and of half
+    of them at the powers of two around their lengths; of prompts the most tokens that a step takes, and the power of
+    two below the least."""
+    batches = sorted({max(1, sequences // 2), sequences})
+    last = deployment.isl + deployment.osl
+    keys = sorted({_power(deployment.isl), 2 * _power(last - 1)})
+    found = [Step(batch, batch * each) for batch in batches for each in keys]
     budget, isl = deployment.budget, deployment.isl
     if isl <= budget:
-        most = min(sequences, budget // isl)
-        return [*found, *(Step(0, 0, (Chunk(isl, 0),) * count) for count in sorted({1, most}))]
+        least, most = _power(isl), min(sequences, budget // isl)
+        return [
+            *found,
+            *(Step(0, 0, (Chunk(tokens, 0),) * n) for n, tokens in dict.fromkeys(((1, least), (most, isl)))),
+        ]
     behind = (isl - 1) // budget * budget
     return [*found, *(Step(0, 0, (Chunk(budget, past),)) for past in (0, behind))]
+
+
+def _power(number: int) -> int:
+    """The power of two that is at most a number."""
+    return 1 << (max(1, number).bit_length() - 1)
 
 
 def requests_of(

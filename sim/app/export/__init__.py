@@ -1,0 +1,1 @@
+"""Ways out: tables of operators' times, and traces, in the forms that other simulators read."""
