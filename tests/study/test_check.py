@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.app.cli import main
+from sim.app.report.text import change_text
 from sim.app.run import simulate
 from sim.app.study import check as module
 from sim.app.study import lockfile
@@ -240,8 +241,8 @@ def test_formats(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("### tilewave check: 2 same, 1 changed\n")
     (row,) = [line for line in out.splitlines() if line.startswith("| half the SMs")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:3] == ["changed", "9,000"]
-    assert cells[4].endswith(" %")
+    assert cells[1:4] == ["t4", "changed", "9,000"]
+    assert cells[5].endswith(" %")
     assert out.count("<details>") == out.count("</details>") == 1
     assert run(capsys, "--format", "xml")[0] == 2
 
@@ -280,7 +281,7 @@ def test_the_history_of_a_case_is_that_of_its_lock(
         (99, "the working copy"),
     ]
     assert len(history(lock, "b c").records) == 1
-    assert "-10.000 %" in str(found)
+    assert "-10.0 %" in str(found)
     with pytest.raises(InputError, match="nearest: b c"):
         history(lock, "b d")
     picture = project / "h.png"
@@ -330,7 +331,7 @@ def test_other_wrong_input(project: Path, capsys: pytest.CaptureFixture[str]) ->
     for text in ("format = 9", "nonsense", "format = 2", "format = 2\nversion=''\n[case.a]\ncycles=1"):
         (project / "cycles.lock").write_text(text)
         code, _, err = run(capsys)
-        assert (code, "--update" in err) == (2, True)
+        assert (code, "--update" in err or "upgrade" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -551,3 +552,43 @@ def test_a_change_as_large_as_the_tolerance_is_accepted() -> None:
         assert not change.beyond(0.25)
         assert change.beyond(0.2499)
         assert Tolerance(0.25).accepts(change)
+
+
+def test_a_pull_request_is_compared_with_a_commit(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    config = project / "tilewave.toml"
+    small = '[[case]]\nname = "{}"\narch = "t4"\nworkload = "gemm m=64 n={} k=64"\nschedule = "mma"\n'
+    config.write_text(small.format("small", 64))
+    assert main(["check", "--update", "--workers", "1"]) == 0
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "base")):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+    config.write_text(small.format("small", 2048) + small.format("more", 64))
+    assert main(["check", "--update", "--workers", "1"]) == 0  # the branch records its own
+    capsys.readouterr()
+    assert main(["check", "--against", "HEAD", "--format", "markdown", "--workers", "1"]) == 1
+    comment = capsys.readouterr().out
+    assert comment.startswith("### tilewave check against HEAD: 1 changed, 1 new")
+    (row,) = [line for line in comment.splitlines() if line.startswith("| small")]
+    assert "| t4 | changed |" in row
+    assert "workload: gemm m=64 n=64 k=64" in row
+    config.write_text(small.format("small", 64) + small.format("more", 64))
+    assert main(["check", "--against", "HEAD", "--workers", "1"]) == 0  # what is new is no difference
+    assert main(["check", "--against", "nowhere", "--workers", "1"]) == 2
+    assert main(["check", "--against", "HEAD", "--update"]) == 2
+    assert "goes without --update" in capsys.readouterr().err
+
+
+def test_a_lock_of_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "cycles.lock"
+    path.write_text("format = 99\n")
+    with pytest.raises(InputError, match="of a newer tilewave; upgrade tilewave"):
+        lockfile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"), [(100, 90, "-10.0 %"), (1e6, 1e6 + 1, "+0.0001 %"), (1, 63_488, "63,488 times"), (0, 5, "")]
+)
+def test_a_change_is_a_share_or_times(old: float, new: float, text: str) -> None:
+    assert change_text(old, new) == text

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class RmsNorm(nn.Module):
+class RmsNorm(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
@@ -17,7 +17,7 @@ class RmsNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self, width: int, heads: int, kv_heads: int, ffn: int) -> None:
         super().__init__()
         self.depth = width // heads
@@ -41,7 +41,7 @@ class Layer(nn.Module):
         return x + self.down(nn.functional.silu(self.parts["gate"](y)) * self.parts["up"](y))
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.words = nn.Embedding(1000, 256)
@@ -58,7 +58,7 @@ class Decoder(nn.Module):
         return self.head(self.norm(x)[:, -1:])
 
 
-class Images(nn.Module):
+class Images(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
@@ -84,7 +84,7 @@ def a_module_alone() -> Any:
 
 
 def by_values() -> Any:
-    class Branch(nn.Module):
+    class Branch(nn.Module):  # type: ignore[misc,unused-ignore]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x if x.sum() > 0 else -x
 

@@ -156,6 +156,7 @@ def _add_check(commands: Any) -> None:
     check = commands.add_parser("check", help="cases of tilewave.toml against recorded cycles", allow_abbrev=False)
     check.add_argument("names", nargs="*", metavar="NAME", help="only these cases (patterns); default: all")
     check.add_argument("--config", default="tilewave.toml", metavar="FILE", help="default: tilewave.toml")
+    check.add_argument("--against", default="", metavar="COMMIT", help="compare with cycles.lock at origin/main, say")
     check.add_argument("--update", action="store_true", help="record what is there now in cycles.lock beside it")
     check.add_argument(
         "--tolerance", type=arguments.share, metavar="T", help="accepted change, such as 1%%; default: the file's, or 0"
@@ -358,6 +359,7 @@ def _check(options: argparse.Namespace) -> int:
             Path(options.config),
             names=options.names,
             update=options.update,
+            against=options.against,
             tolerance=options.tolerance,
             store=store,
             workers=options.workers,

@@ -39,6 +39,17 @@ def ghz_text(hz: int) -> str:
     return f"{hz * 1e-9:.3f} GHz"
 
 
+def change_text(old: float, new: float) -> str:
+    """How a number moved: `+0.4 %`, `12 times` where it is ten times as much or more, nothing where it was 0."""
+    if not old:
+        return ""
+    ratio = new / old
+    if ratio >= 10:
+        return f"{ratio:,.0f} times"
+    percent_ = 100 * (ratio - 1)
+    return f"{percent_:+.1f} %" if abs(percent_) >= 0.1 else f"{percent_:+.2g} %"
+
+
 def words(name: str) -> str:
     """A counter's or reason's name for people: `shared_memory` is `shared memory`."""
     return name.replace("_", " ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +19,7 @@ from sim.app.study import lockfile
 from sim.app.study.case import Answer
 from sim.app.study.digest import Change, Digest, changes
 from sim.app.study.executors import make_executor
+from sim.app.study.git import blob
 from sim.app.study.lockfile import Entry, Lock
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import ResultStore
@@ -76,6 +78,8 @@ class CheckRun:
     lock: Path
     outcomes: Sequence[Outcome] = field(default_factory=list)
     updated: bool = False
+    against: str = ""
+    """The commit whose lock was compared with; empty: the lock beside the configuration."""
 
     @property
     def exit_code(self) -> int:
@@ -83,7 +87,8 @@ class CheckRun:
         found = {outcome.status for outcome in self.outcomes}
         if REFUSED in found:
             return 2
-        if FAILED in found or (not self.updated and found - {SAME}):
+        fine = {SAME, NEW} if self.against else {SAME}
+        if FAILED in found or (not self.updated and found - fine):
             return 1
         return 0
 
@@ -116,6 +121,7 @@ def check(
     *,
     names: Sequence[str] = (),
     update: bool = False,
+    against: str = "",
     tolerance: float | None = None,
     store: ResultStore | None = None,
     workers: int | None = None,
@@ -123,6 +129,7 @@ def check(
 ) -> CheckRun:
     """Runs the cases (those that a pattern in `names` fits) and compares them with the lock beside the configuration.
 
+    against: a commit, whose lock is compared with instead; what it does not have is new, and no difference.
     update: records them instead; an unchanged lock is not touched, and nothing is recorded if a case has no result.
     tolerance: overrides those of the file. Raises InputError before anything runs.
     """
@@ -132,9 +139,11 @@ def check(
         near = hint(names[0], [w.name for w in wanted], "; nearest: {}")
         raise InputError(f"{config}: no case has the name {names[0]}{near}")
     path = config.with_name(lockfile.NAME)
-    if not update and not path.exists():
+    if against and update:
+        raise InputError("--against: goes without --update, which records what is there now")
+    if not update and not against and not path.exists():
         raise InputError(f"{path}: there is none yet; tilewave check --update records it")
-    recorded = lockfile.read(path, replaced=update and not names) if path.exists() else Lock()
+    recorded = _recorded(path, against, replaced=update and not names)
     make = partial(make_executor, "local", workers=workers, scheduler=None)
     with lockfile.beside(path):
         answers = run_cases([w.case for w in chosen], lambda cases: make(cases=cases), store=store, progress=progress)
@@ -142,7 +151,7 @@ def check(
     if not names:
         kept = {w.name for w in wanted}
         outcomes += [Outcome(name, GONE, old=e) for name, e in recorded.entries.items() if name not in kept]
-    found = CheckRun(config, path, outcomes)
+    found = CheckRun(config, path, outcomes, against=against)
     if not update or any(outcome.status in (REFUSED, FAILED) for outcome in outcomes):
         return found
     if any(outcome.old != outcome.new for outcome in outcomes):
@@ -151,6 +160,16 @@ def check(
         entries |= {o.name: o.old if o.old == o.new else o.new for o in outcomes if o.new}
         lockfile.write(path, replace(lockfile.here(), entries=entries))
     return replace(found, updated=True)
+
+
+def _recorded(path: Path, against: str, *, replaced: bool) -> Lock:
+    """The lock at `path`, or as a commit has it; an empty one where there is none."""
+    if not against:
+        return lockfile.read(path, replaced=replaced) if path.exists() else Lock()
+    with tempfile.TemporaryDirectory() as folder:
+        then = Path(folder) / path.name
+        then.write_text(blob(path, against), encoding="utf-8")
+        return lockfile.read(then)
 
 
 def entry_of(arch: str, machine: Any, workload: str, report: Mapping[str, Any]) -> Entry:

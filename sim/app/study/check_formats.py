@@ -14,6 +14,7 @@ from sim.app.asked import asked_of, request_title, versions
 from sim.app.report.asked import DEFAULT_CONDITIONS
 from sim.app.report.render import as_text as table_text
 from sim.app.report.sections import Section
+from sim.app.report.text import change_text
 from sim.app.study.check import CHANGED, FAILED, GONE, NEW, REFUSED, SAME, CheckRun, Outcome
 from sim.app.study.digest import shown
 
@@ -24,7 +25,7 @@ def explain(outcome: Outcome) -> list[str]:
     """Lines about one case: what moved, or why there is nothing to compare."""
     match outcome.status:
         case "new":
-            return [f"not recorded yet; {UPDATE}"]
+            return [f"not recorded; {UPDATE}"]
         case "gone":
             return [f"recorded, but no longer among the cases; {UPDATE}"]
         case "refused" | "failed":
@@ -124,16 +125,18 @@ def as_markdown(found: CheckRun) -> str:
     counts = Counter(outcome.status for outcome in found.outcomes)
     shown_ = [outcome for outcome in found.outcomes if outcome.status != SAME]
     head = ", ".join(f"{counts[s]} {s}" for s in (SAME, CHANGED, NEW, GONE, REFUSED, FAILED) if counts[s])
-    lines = [f"### tilewave check: {head}", ""]
+    lines = [f"### tilewave check{f' against {_cell(found.against)}' if found.against else ''}: {head}", ""]
     if shown_:
-        lines += ["| case | status | cycles before | cycles now | change | time before | time now |"]
-        lines += ["|---|---|---:|---:|---:|---:|---:|"]
+        lines += ["| case | machine | status | cycles before | cycles now | change | time before | time now | why |"]
+        lines += ["|---|---|---|---:|---:|---:|---:|---:|---|"]
     for outcome in shown_:
         old, new = (entry.digest if entry else None for entry in (outcome.old, outcome.new))
-        change = f"{100 * (new.cycles / old.cycles - 1):+.3f} %" if old and new and old.cycles else ""
+        change = change_text(old.cycles, new.cycles) if old and new else ""
         cycles = [f"{digest.cycles:,}" if digest else "" for digest in (old, new)]
         times = [f"{digest.time_ps / 1e6:,.2f} us" if digest else "" for digest in (old, new)]
-        lines.append(f"| {' | '.join([_cell(outcome.name), outcome.status, *cycles, change, *times])} |")
+        arch = next((entry.arch for entry in (outcome.new, outcome.old) if entry), "")
+        why = _cell(outcome.reason or next(iter(outcome.notes), ""))
+        lines.append(f"| {' | '.join([_cell(outcome.name), arch, outcome.status, *cycles, change, *times, why])} |")
     for outcome in shown_:
         lines += ["", f"<details><summary>{_cell(outcome.name)}</summary>", "", "```"]
         lines += [line.replace("```", "` ` `") for line in explain(outcome)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arch.errors import InputError, what_is_wrong
+from sim.app.report.text import change_text
 
 _DETAIL = ("inst_", "events")
 """Counters, by the beginning of their name, that only repeat in detail what others say."""
@@ -117,18 +118,18 @@ class Change:
         if self.kind == "stall":
             return self.name, f"{self.old:.2f} %", f"{self.new:.2f} %", f"{self.new - self.old:+.2f} points"
         if self.kind == "time":
-            return self.name, f"{self.old / 1e6:,.3f} us", f"{self.new / 1e6:,.3f} us", f"{100 * self.relative:+.3f} %"
+            return self.name, f"{self.old / 1e6:,.3f} us", f"{self.new / 1e6:,.3f} us", change_text(self.old, self.new)
         if self.kind == "clock":
             return (
                 self.name,
                 f"{self.old / 1e6:,.1f} MHz",
                 f"{self.new / 1e6:,.1f} MHz",
-                f"{100 * self.relative:+.3f} %",
+                change_text(self.old, self.new),
             )
         if self.kind == "energy":
             old, new = f"{self.old / 1e9:,.3f} uJ", f"{self.new / 1e9:,.3f} uJ"
-            return self.name, old, new, f"{100 * self.relative:+.3f} %"
-        return self.name, f"{self.old:,.0f}", f"{self.new:,.0f}", f"{100 * self.relative:+.3f} %"
+            return self.name, old, new, change_text(self.old, self.new)
+        return self.name, f"{self.old:,.0f}", f"{self.new:,.0f}", change_text(self.old, self.new)
 
 
 def changes(old: Digest, new: Digest) -> list[Change]:

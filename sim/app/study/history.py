@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import tempfile
-import threading
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,27 +14,16 @@ from arch.errors import InputError
 from arch.near import hint
 from sim.app.report.render import Shown
 from sim.app.report.sections import Section
+from sim.app.report.text import change_text
 from sim.app.study import lockfile
+from sim.app.study.git import blob, git
 from sim.app.study.lockfile import Entry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_COMMITS = 1000
-_GIT_SECONDS = 60
 _HERE = "here"
-
-_SETTINGS = (
-    *("log.showSignature=false", "gpg.program=false", "gpg.ssh.program=false", "gpg.x509.program=false"),
-    *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.sshCommand=false", "core.askPass=false"),
-    *("core.pager=cat", "core.editor=false", "diff.external=", "credential.helper=", "i18n.logOutputEncoding=UTF-8"),
-    *("log.mailmap=false", "log.follow=false", "fetch.recurseSubmodules=false"),
-)
-"""Over those of a folder's own configuration, which could name programs."""
-
-_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0",
-                "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}  # fmt: skip
-"""All that Git finds of its own in the environment: nothing is fetched, nobody asked, nothing written."""
 
 METRICS = {"cycles": "cycles", "time_us": "us", "energy_j": "J"}
 """What is drawn, with its unit."""
@@ -70,10 +55,10 @@ class History(Shown):
 
     def sections(self) -> list[Section]:
         """A line a record, with its change."""
-        rows, before = [], None
+        rows, before = [], 0
         for record in self.records:
             digest = record.entry.digest
-            change = f"{100 * (digest.cycles / before - 1):+.3f} %" if before else ""
+            change = change_text(before, digest.cycles)
             rows.append(
                 (record.date[:10], record.commit, f"{digest.cycles:,}", change, digest.schedule, record.subject)
             )
@@ -110,11 +95,11 @@ def history(lock: Path, name: str, last: int = MOST_COMMITS) -> History:
     """
     found: list[Record] = []
     shown = ("--no-show-signature", "--no-ext-diff", "--no-textconv", "--no-color", "--no-notes", "--no-decorate")
-    log = _git(lock, "log", *shown, f"--max-count={last}", "--format=%h%x09%cI%x09%s", "--", lock.name)
+    log = git(lock, "log", *shown, f"--max-count={last}", "--format=%h%x09%cI%x09%s", "--", lock.name)
     known: set[str] = set()
     texts = [(line.split("\t", 2), None) for line in reversed(log.splitlines())]
     for (commit, date, subject), _ in texts:
-        _take(found, known, name, commit, date, subject, _git(lock, "cat-file", "blob", f"{commit}:./{lock.name}"))
+        _take(found, known, name, commit, date, subject, blob(lock, commit))
     if lock.exists():
         _take(found, known, name, _HERE, "", "the working copy", reading.text(lock))
     if not found:
@@ -138,33 +123,3 @@ def _take(found: list[Record], known: set[str], name: str, commit: str, date: st
             return  # of an earlier format, or damaged
         if not found or found[-1].entry != entry:
             found.append(Record(commit, date, subject, entry))
-
-
-def _git(lock: Path, *words: str) -> str:
-    """What Git says about the folder of a file. Whatever its configuration names, which may be somebody else's, no
-    program is run and nothing is fetched."""
-    command = ["git", "--no-pager", *(word for setting in _SETTINGS for word in ("-c", setting)), *words]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        with tempfile.TemporaryFile() as said, subprocess.Popen(
-            command, cwd=lock.parent.resolve(), env=kept | _ENVIRONMENT, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=said,
-        ) as git:  # fmt: skip
-            end = threading.Timer(_GIT_SECONDS, git.kill)
-            end.start()
-            try:
-                assert git.stdout is not None
-                found = reading.unpacked(git.stdout, f"{lock}: Git", reading.MOST_BYTES)
-            except InputError:
-                git.kill()
-                raise
-            finally:
-                end.cancel()
-            git.wait()
-            said.seek(0)
-            reason = said.read(1000).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"{lock}: Git cannot be asked: {error}") from None
-    if git.returncode:
-        raise InputError(f"{lock}: Git: {(reason.strip().splitlines() or ['failed'])[0]}")
-    return found.decode("utf-8", errors="replace")

@@ -82,6 +82,9 @@ def read(path: Path, *, replaced: bool = False) -> Lock:
     data = read_toml(path, "record it again with --update")
     if replaced and data.get("format") in range(1, FORMAT):
         return Lock()
+    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
+        newer = f"has format {data['format']}, of a newer tilewave"
+        raise InputError(f"{path}: {newer}; upgrade tilewave (this one reads {FORMAT})")
     if data.get("format") != FORMAT:
         raise InputError(
             f"{path}: has format {data.get('format')}, this version reads {FORMAT}; record it again with --update"
