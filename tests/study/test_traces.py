@@ -12,7 +12,7 @@ from arch.errors import InputError
 from sim import simulate
 from sim.app.cli import main
 from sim.app.study.traces import SIMULATED, TraceComparison, compare_trace
-from tests.study.kineto_trace import EACH, Trace, decoder_layer, model
+from tests.study.kineto_trace import EACH, LONG, Trace, decoder_layer, model
 from workloads.graphs.kineto import read_trace
 
 MACHINE = "h100-sxm"
@@ -108,10 +108,55 @@ def test_what_is_within_an_operator_counts_as_that(tmp_path: Path) -> None:
     trace.kernel("Memcpy DtoH (Device -> Pageable)", 1.5, outer, "gpu_memcpy", bytes=8192)
     read = read_trace(trace.save(tmp_path / "trace.json"))
     first, copy, back = read.calls
-    assert (first.label, first.kernels, first.measured_us) == ("aten::silu", ("void first()", "void second()"), 3.0)
+    assert (first.label, first.kernels, first.measured_us) == ("aten::silu", ("void second()", "void first()"), 3.0)
     assert first.nodes[0].meaning == "pointwise"
     assert copy.workload == "copy n=8192 dtype=int8"
     assert back.why == "leaves the device"
+
+
+def test_operators_that_runtimes_bring_along(tmp_path: Path) -> None:
+    """Convolutions whose library fills its scratch first, vLLM's operators, and lists that were not written down."""
+    trace = Trace()
+    conv = trace.op("aten::cudnn_convolution", ([2, 8, 16, 16],), ([16, 8, 3, 3],), [1, 1], [1, 1], [1, 1], 1, False,
+                    False, True)  # fmt: skip
+    trace.kernel("Memset (Device)", 0.5, conv, "gpu_memset", bytes=64)
+    trace.kernel("void cudnn::convolve()", 4.0, conv)
+    trace.ran("void silu_and_mul", 2.0, "_C::silu_and_mul", ([4, 64],), ([4, 128],))
+    trace.ran("void rms_norm", 2.0, "_C::rms_norm", ([4, 64],), ([4, 64],), ([64],), 1e-6)
+    trace.ran("void cache", 2.0, "_C_cache_ops::reshape_and_cache_flash", ([4, 2, 32],), ([4, 2, 32],),
+              ([9, 16, 2, 32],), ([9, 16, 2, 32],), ([4], LONG))  # fmt: skip
+    trace.ran("void group_norm", 2.0, "aten::native_group_norm", ([2, 8, 4, 4],), ([8],), ([8],), 2, 8, 16, 4, 1e-5)
+    trace.ran("void index_elementwise", 2.0, "aten::index", ([4, 64],), None)
+    whole = compare_trace(trace.save(tmp_path / "trace.json"), MACHINE, kernels="pytorch")
+    ours = {pair.operator: pair.ours for pair in whole.pairs}
+    own = "dtype=bf16 out=bf16"
+    channels = f"pointwise n=256 chain=bias+bias cols=8 {own}"
+    assert ours == {
+        "aten::cudnn_convolution": f"conv2d n=2 c=8 h=16 w=16 k=16 r=3 s=3 pad=1 {own} acc=fp32",
+        "_C::silu_and_mul": f"pointwise n=256 chain=silu+mul {own}",
+        "_C::rms_norm": f"rmsnorm rows=4 cols=64 {own}",
+        "_C_cache_ops::reshape_and_cache_flash": f"copy n=512 {own}",
+        "aten::native_group_norm": f"layernorm rows=8 cols=32 {own} affine=0 + {channels}",
+    }
+    conv_pair = next(pair for pair in whole.pairs if "conv" in pair.operator)
+    assert (conv_pair.measured_us, conv_pair.kernels[0]) == (4.5, "void cudnn::convolve()")
+    assert [(one.operator, one.why) for one in whole.unpaired] == [
+        ("aten::index", "no kernel of this meaning is known")
+    ]
+
+
+def test_pytorchs_own_kernels_stand_beside_those_of_the_trace(tmp_path: Path) -> None:
+    trace = Trace()
+    rows = [512, 1024]
+    trace.ran("void vectorized_layer_norm", 3.0, "aten::native_layer_norm", (rows,), [1024], ([1024],), ([1024],), 1e-5)
+    trace.ran("void softmax_warp_forward", 3.0, "aten::_softmax", (rows,), -1, False)
+    path = trace.save(tmp_path / "trace.json")
+    best, own = ({pair.operator: pair.schedule for pair in compare_trace(path, MACHINE, kernels=kernels).pairs}
+                 for kernels in ("best", "pytorch"))  # fmt: skip
+    assert all(schedule.startswith("torch") for schedule in own.values())
+    assert best != own
+    with pytest.raises(InputError, match="kernels='fast': must be one of best, pytorch"):
+        compare_trace(path, MACHINE, kernels="fast")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

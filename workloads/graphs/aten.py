@@ -49,7 +49,13 @@ class Aten:
         inputs = tuple(tensor.name for tensor in tensors_of(args))
         try:
             found = _CALLS[name](args) if name in _CALLS else None
-        except (IndexError, TypeError, ValueError, AttributeError):  # arguments that were not written down
+        except (
+            IndexError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            StopIteration,
+        ):  # arguments that were not written down
             found = None
         if found is None:
             return [Node(label, "", inputs, tuple(tensor.name for tensor in outputs))]
@@ -133,6 +139,25 @@ def _gated(function: str) -> Callable[[Arguments], Meant]:
         return Meant("pointwise", (x,), result.shape, result.dtype, {"halves": True, "links": links})
 
     return meant
+
+
+def _quantised(args: Arguments) -> Meant:
+    """The second argument, scaled, into the first."""
+    result, x = args[:2]
+    links = (Link("scale"), Link("cast"))
+    return Meant("pointwise", (x,), result.shape, result.dtype, {"links": links})
+
+
+def _turned_positions(args: Arguments) -> Meant:
+    """Rotary positions of queries and keys where they lie: both are read and written."""
+    _, q, k = args[:3]
+    return Meant("move", (q, k), (q.size + k.size,), q.dtype)
+
+
+def _cached(args: Arguments) -> Meant:
+    """New keys and values to their places in a cache."""
+    k, v = args[:2]
+    return Meant("move", (k, v), (k.size + v.size,), k.dtype)
 
 
 def _cast(args: Arguments) -> Meant:
@@ -267,6 +292,12 @@ def _reduce(args: Arguments) -> Meant:
     kept = len(rest) > 1 and rest[1] is True
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape) if kept or axis not in axes)
     return Meant("reduce", (x,), shape, x.dtype, {"axes": tuple(axes)})
+
+
+def _vector_norm(args: Arguments) -> Meant:
+    """A sum of squares (or of sizes) over dimensions."""
+    x, _, *rest = args
+    return _reduce((x, *rest))
 
 
 def _pool(args: Arguments) -> Meant | None:
@@ -409,6 +440,8 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
     **{"silu_backward": _pointwise("silu_backward"), "gelu_backward": _pointwise("gelu_backward")},
     **{"threshold_backward": _pointwise("relu_backward"), "tanh_backward": _pointwise("mul")},
     **{"silu_and_mul": _gated("silu"), "gelu_and_mul": _gated("gelu"), "gelu_tanh_and_mul": _gated("gelu_tanh")},
+    **{"_C::static_scaled_fp8_quant": _quantised, "_C::rotary_embedding": _turned_positions},
+    **{"_C_cache_ops::reshape_and_cache_flash": _cached, "_C_cache_ops::reshape_and_cache": _cached},
     **{"_to_copy": _cast, "to": _to, "copy_": _copy, "copy": _copy},
     **{"reshape": _reshape, "contiguous": _contiguous, "flatten": _flatten},
     **dict.fromkeys(
@@ -427,6 +460,7 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
                      "new_ones", "new_full", "fill", "arange", "scalar_tensor"), _fill),
     **{"embedding": _embedding, "index_select": _index, "index": _index},
     **dict.fromkeys(("sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std", "any", "all"), _reduce),
+    **{"argmax": _reduce, "argmin": _reduce, "linalg_vector_norm": _vector_norm, "norm": _vector_norm},
     **{"adaptive_avg_pool2d": _pool, "_adaptive_avg_pool2d": _pool, "adaptive_avg_pool1d": _pool},
     **dict.fromkeys(("_softmax", "softmax", "_log_softmax", "log_softmax", "_safe_softmax"), _softmax),
     **dict.fromkeys(("native_layer_norm", "layer_norm"), _norm("layernorm", slice(2, 4))),

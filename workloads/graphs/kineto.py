@@ -25,6 +25,7 @@ from workloads.graphs.meanings import Node, Tensor
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what takes a device's time."""
 _FRACTIONS = ("fp32", "bf16", "fp16", "fp64", "fp8")
+_NOT_THERE = "its launch is not in the trace"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _COLLECTIVES = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
                 "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
@@ -36,9 +37,9 @@ _COLLECTIVES = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgathe
 class Call:
     """An operator's call with what it ran on the device.
 
-    label: the operator, or of what belongs to none the kernel. kernels: their names. measured_us: of all of them.
-    nodes: what it means, the last one its result; none where that is not known (why). workload: an operator as text, of
-    what is no node: a collective, a copy.
+    label: the operator, or of what belongs to none the kernel. kernels: their names, the longest first. measured_us: of
+    all of them. nodes: what it means, the last one its result; none where that is not known (why). workload: an
+    operator as text, of what is no node: a collective, a copy.
     """
 
     label: str
@@ -133,10 +134,13 @@ class _Events:
             if op is not event and float(op["ts"]) + float(op.get("dur", 0)) >= time + float(event.get("dur", 0)):
                 yield op
 
+    def launch_of(self, kernel: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The call of the runtime that launched a kernel."""
+        return self._launches.get(_args(kernel).get("correlation"))
+
     def _launcher(self, kernel: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The operator that launched a kernel."""
-        args = _args(kernel)
-        launch = self._launches.get(args.get("correlation"))
+        args, launch = _args(kernel), self.launch_of(kernel)
         for holder in (args, _args(launch) if launch else {}):
             if (op := self._by_id.get(holder.get("External id"))) is not None:
                 return op
@@ -145,14 +149,16 @@ class _Events:
 
 def _call(aten: Aten, events: _Events, op: Mapping[str, Any] | None, kernels: Sequence[Mapping[str, Any]]) -> Call:
     """An operator's call, as the innermost one around its kernels whose meaning is known."""
-    names = tuple(str(kernel.get("name", "")) for kernel in kernels)
+    longest_first = sorted(kernels, key=lambda kernel: -float(kernel.get("dur", 0)))
+    names = tuple(str(kernel.get("name", "")) for kernel in longest_first)
     measured = sum(float(kernel.get("dur", 0)) for kernel in kernels)
     own = _of_device(kernels[0])
-    if own is not None:
+    if own is not None and (len(kernels) == 1 or op is None or all(_of_device(kernel) for kernel in kernels)):
         label, workload, why = own
         return Call(label, "", names, measured, workload=workload, why=why)
     if op is None:
-        return Call(names[0], "", names, measured, why="no operator launched it")
+        launched = events.launch_of(kernels[0]) is not None
+        return Call(names[0], "", names, measured, why="no operator launched it" if launched else _NOT_THERE)
     for one in (op, *events.around(op)):
         args = _args(one)
         if "Input Dims" not in args:

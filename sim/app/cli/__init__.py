@@ -203,6 +203,8 @@ def _add_validate(commands: Any) -> None:
     validate.add_argument(
         "--clock", metavar="CLOCK", help="of TRACE: isolated (default), sustained, or locked: '1.41 GHz'"
     )
+    kernels = "of TRACE: best (default), the fastest that there is, or pytorch, what it would run as far as it is known"
+    validate.add_argument("--kernels", metavar="WHICH", help=kernels)
     arguments.add_overrides(validate)
     validate.add_argument("--reference", metavar="FILE", help="CSV of measurements; default: the packaged rows")
     for name in ("arch", "op", "dtype", "source", "schedule"):
@@ -564,8 +566,8 @@ def _opcodes(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     if options.trace:
         return _validate_trace(options)
-    if options.clock or options.set:
-        raise InputError(f"--{'clock' if options.clock else 'set'} goes with a TRACE; rows say how they were measured")
+    if given := next((name for name in ("clock", "kernels", "set") if getattr(options, name)), None):
+        raise InputError(f"--{given} goes with a TRACE; rows say how they were measured")
     picture = arguments.picture(options)
     from sim.app.study.store import default_store, opened
     from sim.app.study.validate import select, validate
@@ -606,8 +608,9 @@ def _validate_trace(options: argparse.Namespace) -> int:
 
     with Progress(options.trace) as progress:
         found = compare_trace(
-            Path(options.trace), options.arch[0], options.set, options.clock or "isolated", progress=progress
-        )
+            Path(options.trace), options.arch[0], options.set, options.clock or "isolated",
+            options.kernels or "best", progress=progress,
+        )  # fmt: skip
     arguments.show(found, options.json)
     return FINE
 

@@ -7,24 +7,33 @@ are simulated twice and the second one's time stands for those that follow. Coll
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arch.arguments import one_of
 from arch.errors import InputError
 from arch.load import load_arch
-from sim.app.families.request import Progress
+from sim.app.families.request import Progress, Request
 from sim.app.report.render import Shown
+from sim.app.report.report import Report
 from sim.app.report.sections import Section
 from sim.app.report.text import percent, time_text
-from sim.app.run import simulate
-from workloads.graphs.graph import GraphBuilder, Value
+from sim.app.run import request_of, run, simulate
+from workloads.gpu.select import choose
+from workloads.graphs.graph import Graph, GraphBuilder, Value
 from workloads.graphs.kineto import Call, MeasuredTrace, read_trace
 from workloads.graphs.meanings import Model, Node, Writer
 
 SIMULATED = 2
 """How often equal calls are simulated at most."""
 _NO_KERNEL = "no kernel here computes it"
+KERNELS = ("best", "pytorch")
+"""What is simulated: the fastest kernel that there is, or the one that PyTorch would run as far as it is known."""
+_PYTORCH = {"attention": "flash2", "gemm": "cublas"} | dict.fromkeys(
+    ("gather", "layernorm", "pointwise", "rmsnorm", "softmax", "sum"), "torch"
+)
+"""By operator, PyTorch's kernel."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +147,21 @@ def _off(simulated: float, found: TraceComparison) -> str:
 
 
 def _short(kernels: Sequence[str]) -> str:
-    name = kernels[0].removeprefix("void ").partition("(")[0]
+    name = kernels[0].removeprefix("void ").replace("(anonymous namespace)::", "").partition("(")[0].strip()
     more = f" and {len(kernels) - 1} more" if len(kernels) > 1 else ""
     return (name if len(name) <= 48 else f"{name[:45]}...") + more
 
 
 def compare_trace(
-    path: Path, machine: str, set: Sequence[str] = (), clock: str = "isolated", progress: Progress | None = None
-) -> TraceComparison:
+    path: Path, machine: str, set: Sequence[str] = (), clock: str = "isolated", kernels: str = "best",
+    progress: Progress | None = None,
+) -> TraceComparison:  # fmt: skip
     """Each kernel of a trace beside what is simulated for its operator and shapes.
 
-    path: JSON of torch.profiler, perhaps gzipped. machine, set, clock: as of `simulate`. InputError for what is no such
-    trace.
+    path: JSON of torch.profiler, perhaps gzipped. machine, set, clock: as of `simulate`. kernels: one of `KERNELS`.
+    InputError for what is no such trace.
     """
+    one_of("kernels", kernels, KERNELS)
     if (family := load_arch(machine, set).family) != "gpu":
         raise InputError(f"trace {path}: is of GPUs, {machine} is of family {family}; h100-sxm is one")
     trace = read_trace(path)
@@ -158,19 +169,19 @@ def compare_trace(
     for call in trace.calls:
         groups.setdefault(_kind(trace, call), []).append(call)
     how = {"set": set, "clock": clock}
-    ran = _simulated(trace, machine, how, progress)
+    ran = _simulated(trace, machine, {**how, "kernels": kernels}, progress)
     pairs, unpaired = [], []
     for kind, calls in groups.items():
         first, measured = calls[0], sum(call.measured_us for call in calls)
-        kernels = tuple(dict.fromkeys(name for call in calls for name in call.kernels))
+        names = tuple(dict.fromkeys(name for call in calls for name in call.kernels))
         found = ran.get(kind) or (_alone(first.workload, machine, how) if first.workload else first.why)
         if isinstance(found, str):
-            unpaired.append(Unpaired(first.label, first.shapes, len(calls), measured, kernels, found))
+            unpaired.append(Unpaired(first.label, first.shapes, len(calls), measured, names, found))
             continue
         times = [us for us, _, _ in found]
         simulated = sum(times[: len(calls)]) + times[-1] * max(0, len(calls) - len(times))
         ours, schedule = found[0][1:]
-        pairs.append(Pair(first.label, first.shapes, ours, len(calls), measured, simulated, kernels, schedule))
+        pairs.append(Pair(first.label, first.shapes, ours, len(calls), measured, simulated, names, schedule))
     return TraceComparison(
         trace.name,
         trace.device,
@@ -211,7 +222,10 @@ def _simulated(
         spans.append((kind, writer.steps))
     if not writer.steps:
         return {}
-    report = simulate(writer.built(), machine, schedule="auto", set=how["set"], clock=how["clock"], progress=progress)
+    request = request_of(writer.built(), machine, how["set"], clock=how["clock"])
+    if how["kernels"] == "pytorch":
+        request = replace(request, held=_of_pytorch(request))
+    report = Report(run(request, progress))
     found: dict[tuple[Any, ...], Simulated] = {}
     begin = 0
     for kind, end in spans:
@@ -224,6 +238,20 @@ def _simulated(
         if isinstance(times, list):
             times.append((sum(one.device_ps for one in own) / 1e6, ours, schedule))
     return found
+
+
+def _of_pytorch(request: Request) -> tuple[tuple[str, str], ...]:
+    """PyTorch's kernels of a graph's operators; `auto` where none is known."""
+    assert isinstance(request.asked, Graph)
+    found = {}
+    for op in {step.op for step in request.asked.steps}:
+        schedule = _PYTORCH.get(op.word, "auto")
+        try:
+            choose(op, request.machine, schedule)  # type: ignore[arg-type]
+        except InputError:
+            schedule = "auto"
+        found[str(op)] = schedule
+    return tuple(found.items())
 
 
 class _Continued(Writer):
