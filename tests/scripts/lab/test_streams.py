@@ -13,7 +13,7 @@ RATES = (
     ("tma", "box=128x4 stages=1"),
     ("tma", "box=128x8 stages=1"),
     ("cp_async", "ctas_per_sm=1 threads=64 bytes=8 stages=1"),
-    ("cp_async", "ctas_per_sm=4 threads=256 bytes=8 stages=2"),
+    ("cp_async", "ctas_per_sm=4 threads=128 bytes=16 stages=1"),
 )
 
 
