@@ -56,6 +56,28 @@ FORMATS: dict[str, Format] = {
 }
 """All number formats that tensors have; nothing else lists them."""
 
+
+class BlockFormat(NamedTuple):
+    """A format of operands whose elements share scales along the sum.
+
+    stored: format of the tensor that holds the elements; of four bits two to a byte, the lower first. bits: of an
+    element. block: elements that share a scale. scale: format of the tensor of scales; uint8 are exponents of 2, 127
+    more.
+    """
+
+    stored: str
+    bits: int
+    block: int
+    scale: str
+
+
+BLOCK_FORMATS: dict[str, BlockFormat] = {
+    "mxfp8": BlockFormat("fp8", 8, 32, "uint8"),
+    "mxfp4": BlockFormat("uint8", 4, 32, "uint8"),
+    "nvfp4": BlockFormat("uint8", 4, 16, "fp8"),
+}
+"""Block formats of tensor cores (OCP Microscaling Formats 1.0; NVIDIA PTX ISA, "Block scaling"): e4m3 or e2m1."""
+
 DTYPE_BYTES: dict[str, int] = {name: fmt.bytes for name, fmt in FORMATS.items()}
 
 
@@ -74,8 +96,8 @@ def _digits(name: str) -> list[str]:
 
 
 def is_integer(name: str) -> bool:
-    """Whether it is an integer format."""
-    return format_of(name).significand_bits == 0
+    """Whether it is an integer format; no block format is one."""
+    return name not in BLOCK_FORMATS and format_of(name).significand_bits == 0
 
 
 def round_to(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:

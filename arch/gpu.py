@@ -237,7 +237,7 @@ class Tcgen05(Group):
     read_latency_cycles: Cycles = Field(description="from the read of the last column to the end of a wait for it")
     write_latency_cycles: Cycles = Field(description="from the write of the last column to the end of a wait for it")
     copy_latency_cycles: Cycles = Field(description="of a copy from shared to tensor memory, beyond what it takes")
-    copy_cycles: Cycles = Field(description="that a copy of 128 lanes and 128 bits takes")
+    copy_bytes_per_cycle: BytesPerCycle = Field(description="copied from shared to tensor memory")
     allocation_cycles: Cycles = Field(description="that an allocation of columns takes where some are free")
     cancel_cycles: Cycles = Field(
         description="from a request for a cluster that has not started to the answer (cluster launch control)"

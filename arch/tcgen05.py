@@ -6,19 +6,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES
 from arch.errors import InputError
 
 if TYPE_CHECKING:
     from arch.gpu import GpuSpec, Instruction
 
 OP = "tcgen05_mma"
-SCALED_FORMATS = ("mxfp8", "mxfp4", "nvfp4")
+SCALED_FORMATS = tuple(BLOCK_FORMATS)
 """Operands with a scale for each 32, or 16, elements of k."""
-OPERAND_BITS = {"mxfp8": 8, "mxfp4": 4, "nvfp4": 4}
-"""Of an element in shared memory, where it is no format of tensors."""
 
 _SHAPE = re.compile(r"m(64|128|256)n(\d+)k(\d+)")
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of an element of an operand in memory."""
+    return BLOCK_FORMATS[dtype].bits if dtype in BLOCK_FORMATS else 8 * DTYPE_BYTES[dtype]
 
 
 class Product(NamedTuple):
@@ -45,7 +48,7 @@ def product(spec: GpuSpec, dtype: str, shape: str, *, pair: bool = False, first_
     rows_each, columns, depth = int(match[1]) // sms, int(match[2]), int(match[3])
     row = spec.instruction(OP, dtype, f"m128n{columns}k{depth}")
     half = pair and rows_each == 64  # both halves of the array then have half of the columns each
-    step_bytes = depth * OPERAND_BITS.get(dtype, 8 * DTYPE_BYTES.get(dtype, 1)) // 8
+    step_bytes = depth * bits_of(dtype) // 8
     first_bytes = rows_each * step_bytes if first_in_shared else 0
     operand_bytes = first_bytes + columns // sms * step_bytes
     multiplied = row.interval_cycles / (2 if half else 1)

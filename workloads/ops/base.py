@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_c
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.dtypes import DTYPE_BYTES, FORMATS, format_of, is_integer, round_to
+from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES, FORMATS, format_of, is_integer, round_to
 from arch.errors import InputError
 from arch.near import hint
 from workloads.ops.dtypes import epsilon
@@ -78,9 +78,9 @@ def words(help: str = "") -> Any:
     return field(default=None, metadata={"kind": "words", "help": help})
 
 
-def number_format(help: str = "") -> Any:
-    """A dataclass field that names a number format, or None for the default."""
-    return field(default=None, metadata={"kind": "dtype", "help": help})
+def number_format(help: str = "", *, blocks: bool = False) -> Any:
+    """A dataclass field that names a number format, or None for the default. blocks: or a block format."""
+    return field(default=None, metadata={"kind": "dtype", "help": help, "blocks": blocks})
 
 
 class Operand(NamedTuple):
@@ -260,5 +260,5 @@ def _check(word: str, key: str, value: Any, optional: bool, meta: Mapping[str, A
             if value not in meta["choices"]:
                 near = hint(str(value), meta["choices"])
                 raise InputError(f"{word} {key}={value}: must be one of {', '.join(meta['choices'])}{near}")
-        case "dtype":
+        case "dtype" if not (meta.get("blocks") and value in BLOCK_FORMATS):
             format_of(value, f"{word} {key}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from arch.dtypes import format_of, is_integer
+from arch.dtypes import BLOCK_FORMATS, format_of, is_integer
 
 _DEFAULT_OUTPUT = {
     **{"tf32": "fp32", "fp8": "bf16", "fp8_e5m2": "bf16"},
+    **dict.fromkeys(BLOCK_FORMATS, "bf16"),
     **dict.fromkeys(("int8", "int16", "uint8", "uint16", "bool"), "int32"),
 }
 

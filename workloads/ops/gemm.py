@@ -9,10 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from arch.dtypes import DTYPE_BYTES, is_integer, round_to
+from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES, is_integer, round_to
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator
+from workloads.ops import blocks
+from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator, random_array
 from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon
 from workloads.ops.pointwise import FUNCTIONS
 
@@ -25,6 +26,8 @@ FINISHED_WITH = ("fp32", "fp16", "bf16")
 """Formats of an epilogue's operands, which are C's if it has one of these, else bf16."""
 SCALED_BY_ROW = ("fp8", "fp8_e5m2", "int8")
 """Formats of operands that may have scales by row."""
+BLOCK_K = 32
+"""Elements of k of which block formats have a multiple: rows begin at multiples of 16 B."""
 SCALE_BLOCK = 128
 """Elements that share a scale with `scale=block`, along k and, of B, along n."""
 
@@ -44,6 +47,9 @@ class Gemm(Operator):
     column of B the values' bytes, two values a byte (the lower first), and SW [k groups, n] of A's format, by which
     they are multiplied. A, sums and C stay in `dtype`, fp16 or bf16.
 
+    `dtype=mxfp8`, `mxfp4` and `nvfp4` are block formats: elements of 8 bits, or of 4, two a byte, and a scale for each
+    32 (nvfp4: 16) of k, SA and SB, in the order in which tensor cores take them.
+
     `epilogue=bias+gelu` applies functions of `pointwise` to the results in fp32, before they are rounded to `out`:
     `bias` takes a vector of n, `add` a matrix of C's shape, both of `out`'s format.
     """
@@ -54,7 +60,7 @@ class Gemm(Operator):
     batch: int = extent(1, help="independent multiplies, each with operands of its own")
     ta: str = choice("N", ("N", "T"), help="T: A is stored transposed")
     tb: str = choice("N", ("N", "T"), help="T: B is stored transposed")
-    dtype: str | None = number_format("of A and B; default: the machine's")
+    dtype: str | None = number_format("of A and B; default: the machine's", blocks=True)
     out: str | None = number_format("of C; default: the input's, tf32 to fp32, int8 to int32, fp8 to bf16")
     acc: str | None = number_format("of the sums; default: fp32, int32 for integers")
     beta: str = choice("0", ("0", "1"), help="1: the result is added to what C holds")
@@ -75,7 +81,9 @@ class Gemm(Operator):
             right = accumulators(self.dtype)
             if self.acc is not None and self.acc not in right:
                 raise InputError(f"gemm acc={self.acc}: {self.dtype} operands are summed in {' or '.join(right)}")
-            if self.out is not None and is_integer(self.out) and not is_integer(self.dtype):
+            if self.in_blocks:
+                self._check_blocks()
+            elif self.out is not None and is_integer(self.out) and not is_integer(self.dtype):
                 raise InputError(
                     f"gemm out={self.out}: {self.dtype} operands give a floating-point result, such as "
                     f"{default_output(self.dtype)}"
@@ -94,6 +102,17 @@ class Gemm(Operator):
             self._check_weights()
         if self.functions and self.adds:
             raise InputError("gemm beta=1: with an epilogue nothing is added to C; nearest: epilogue=add")
+
+    def _check_blocks(self) -> None:
+        """InputError for what block formats do not go with."""
+        where = f"gemm dtype={self.dtype}"
+        if (self.ta, self.tb, self.scale, self.weights, self.beta) != ("N", "T", "none", "same", "0"):
+            raise InputError(f"{where}: takes ta=N tb=T scale=none weights=same beta=0; blocks lie along k")
+        if self.k % BLOCK_K:
+            nearest = max(1, round(self.k / BLOCK_K)) * BLOCK_K
+            raise InputError(f"{where} k={self.k}: must be a multiple of {BLOCK_K}, nearest: {nearest}")
+        if self.out is not None and is_integer(self.out):
+            raise InputError(f"{where} out={self.out}: operands give a floating-point result, such as bf16")
 
     def _check_weights(self) -> None:
         """InputError for what weights of fewer bits do not go with."""
@@ -128,6 +147,11 @@ class Gemm(Operator):
     def adds(self) -> bool:
         """Whether C is read."""
         return self.beta == "1"
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether operands are in a block format."""
+        return self.dtype in BLOCK_FORMATS
 
     @property
     def blockwise(self) -> bool:
@@ -201,6 +225,8 @@ class Gemm(Operator):
     def operands(self) -> tuple[Operand, ...]:
         """A and B as stored, with `beta=1` C too, with scales SA and SB, then what the epilogue takes."""
         dtype, out, _ = self._formats()
+        if self.in_blocks:
+            return self._block_operands()
         more = [Operand("c", self.c_shape, out)] if self.adds else []
         if self.blockwise:
             more = [Operand("sa", self.a_scales_shape, "fp32"), Operand("sb", self.b_scales_shape, "fp32")]
@@ -209,6 +235,31 @@ class Gemm(Operator):
         more += [Operand(name, shape, kind) for name, shape, kind in self.finish_operands]
         b = Operand("b", self.packed_shape, "int8") if self.quantised else Operand("b", self.b_shape, dtype)
         return (Operand("a", self.a_shape, dtype), b, *more)
+
+    def _block_operands(self) -> tuple[Operand, ...]:
+        """A, B, their scales, and what the epilogue takes."""
+        dtype = str(self.dtype)
+        stored, bits, _, scale = BLOCK_FORMATS[dtype]
+        sides = (("a", self.m), ("b", self.n))
+        return (
+            *(Operand(name, (self.batch, rows, self.k * bits // 8), stored) for name, rows in sides),
+            *(Operand(f"s{x}", blocks.scales_shape(dtype, self.batch, rows, self.k), scale) for x, rows in sides),
+            *self.finish_operands,
+        )
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """As `Operator.inputs`; of block formats any bytes, and scales near 1."""
+        found = super().inputs(seed, data)
+        if not self.in_blocks:
+            return found
+        rng = np.random.Generator(np.random.PCG64(seed + 1))
+        stored, _, _, scale = BLOCK_FORMATS[str(self.dtype)]
+        shapes = [array.shape for array in found[:4]]
+        elements = [
+            random_array(rng, s, stored, data) if stored == "fp8" else rng.integers(0, 256, s) for s in shapes[:2]
+        ]
+        factors = [rng.integers(126, 130, s) if scale == "uint8" else rng.integers(1, 5, s) / 2 for s in shapes[2:]]
+        return (*(np.asarray(x, dtype=np.float64) for x in (*elements, *factors)), *found[4:])
 
     @property
     def finish_operands(self) -> tuple[Operand, ...]:
@@ -315,6 +366,9 @@ class Gemm(Operator):
     def _logical(self, *operands: Array) -> tuple[Array, Array]:
         """A as [b, m, k] and B as [b, k, n], whatever their storage."""
         a, b = operands[:2]
+        if self.in_blocks:
+            sides = ((a, operands[2], self.m), (b, operands[3], self.n))
+            a, b = (blocks.values(str(self.dtype), x, scales, rows, self.k) for x, scales, rows in sides)
         if self.quantised:
             values = self.unpacked(b).transpose(0, 2, 1).reshape(self.k, self.n)
             scales = np.repeat(operands[2], self.group, axis=0)[: self.k]

@@ -385,7 +385,7 @@ class Replay:
 
     def _multiply_pair(self, step: Step, agent: Agent, read: int, done: int) -> None:
         """A product of both CTAs of a pair: each has its rows of the first operand, and half of the second's
-        columns."""
+        columns; or a copy in each of them."""
         warp, dst, srcs = step.warp, step.instance.dst, step.instance.srcs
         assert dst is not None
         pair = self._pair(warp.place.cta)
@@ -405,9 +405,11 @@ class Replay:
                     self.accesses.end(touch)
 
         def land() -> None:
-            second = np.concatenate([found[1] for found in values], axis=1)
+            if step.spec.accumulates:
+                second = np.concatenate([found[1] for found in values], axis=1)
+                values[:] = [[found[0], second, *found[2:]] for found in values]
             for cta, found, touch in zip(pair, values, writes, strict=True):
-                self._put(step, cta, [found[0], second, *found[2:]])
+                self._put(step, cta, [*found])
                 self.accesses.end(touch)
 
         self._at(read, _COMPLETION, take)

@@ -17,6 +17,7 @@ from sim.gpu.units.tcgen05 import (
     TensorMemory,
     TensorMemoryFigure,
     TensorMemoryWarp,
+    book_copies,
     book_products,
     book_quarter,
     free_columns,
@@ -43,7 +44,10 @@ def operate(p, prog, st, w, s, sm, t, pc, kind):
         other = -1
         if code[pc, Col.VALUE] == 1:
             other = warps[st.ctas[partner(st, w), Cta.FIRST_WARP], Warp.SM]
-        end = book_products(st, sm, other, t, n * interval, n * code[pc, Col.SHARED])
+        if kind == Kind.TCGEN05_MMA:
+            end = book_products(st, sm, other, t, n * interval, n * code[pc, Col.SHARED])
+        else:
+            end = book_copies(st, sm, other, t, n * interval)
         column = TensorMemoryWarp.PRODUCTS
         count_products(p, st.counters, code, pc, 2 if other >= 0 else 1)
     elif kind == Kind.TRY_CANCEL:

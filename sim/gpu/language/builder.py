@@ -186,8 +186,7 @@ class RoleBuilder:
         self.op("tcgen05_mma", dst=acc, srcs=srcs, shape=shape, dtype=dtype, value=value, pair=pair, **fields)
 
     def tcgen05_cp(self, dst: View, src: View, count: int | None = None, **fields: Any) -> None:
-        """`count` asynchronous copies of 128 lanes and 128 bits from shared to tensor memory, in order with
-        products."""
+        """`count` asynchronous copies from shared to tensor memory, in order with products."""
         fields.setdefault("compute", copied)
         self.op("tcgen05_cp", count, dst=dst, srcs=(src,), **fields)
 

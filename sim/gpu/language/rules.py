@@ -37,7 +37,7 @@ MOST_DESCRIPTORS = 1024
 MOST_DEPTH = 64
 """Loops and guards around one op."""
 
-PAIRED = ("tcgen05_mma", "tma_load")
+PAIRED = ("tcgen05_mma", "tcgen05_cp", "tma_load")
 """Ops that two CTAs of a pair can do together, or for each other."""
 
 

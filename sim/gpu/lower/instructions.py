@@ -100,7 +100,8 @@ def tensor_access(spec: GpuSpec, op: Op) -> TensorAccess:
     """What a load, store or copy of tensor memory takes; a warp has a quarter of the ports of loads and stores."""
     unit = _tensor_memory(spec, op)
     if op.opcode == "tcgen05_cp":
-        return TensorAccess(unit.copy_cycles, unit.copy_latency_cycles)
+        port_cycles = op.srcs[0].size_bytes / (op.count * unit.copy_bytes_per_cycle)
+        return TensorAccess(port_cycles, unit.copy_latency_cycles)
     loads = op.opcode == "tcgen05_ld"
     view = op.srcs[0] if loads else op.dst
     if view is None:

@@ -482,7 +482,12 @@ class _Lowering:
             }
         access = tensor_access(self.spec, op)
         interval = cycles_to_ticks(access.port_cycles)
-        return {"pipe": Pipe.LSU, "interval": interval, "latency": cycles_to_ticks(access.latency_cycles)}
+        return {
+            "pipe": Pipe.LSU,
+            "interval": interval,
+            "latency": cycles_to_ticks(access.latency_cycles),
+            "value": int(op.pair),
+        }
 
     def _control(self, op: Op) -> dict[str, int]:
         """What has no operands: barriers, groups, semaphores, counters."""

@@ -35,6 +35,8 @@ class TensorMemory(IntEnum):
     WRITE_FREE = 28  # by quarter: until when stores have it
     PRODUCTS_FREE = 32  # until when the tensor core has products, or copies
     COLUMNS = 33  # allocated
+    COPIES_FREE = 34  # until when copies from shared memory are under way
+    BEFORE_LAST = 35  # until when it has products but the latest op's
 
 
 class TensorMemoryWarp(IntEnum):
@@ -77,15 +79,30 @@ def book_products(st, sm, other, t, work, operands):
     not -1: they take `work` ticks of each, and their operands `operands` ticks of each one's shared memory. Returns
     when they are over."""
     sms = st.sms
-    begin = max(t, sms[sm, TensorMemory.PRODUCTS_FREE])
+    begin = max(t, max(sms[sm, TensorMemory.PRODUCTS_FREE], sms[sm, TensorMemory.COPIES_FREE]))
+    sms[sm, TensorMemory.BEFORE_LAST] = sms[sm, TensorMemory.PRODUCTS_FREE]
     if other >= 0:
-        begin = max(begin, sms[other, TensorMemory.PRODUCTS_FREE])
+        begin = max(begin, max(sms[other, TensorMemory.PRODUCTS_FREE], sms[other, TensorMemory.COPIES_FREE]))
+        sms[other, TensorMemory.BEFORE_LAST] = sms[other, TensorMemory.PRODUCTS_FREE]
     end = max(begin + work, book_background(st, sm, begin, operands))
     if other >= 0:
         end = max(end, book_background(st, other, begin, operands))
         sms[other, TensorMemory.PRODUCTS_FREE] = end
     sms[sm, TensorMemory.PRODUCTS_FREE] = end
     return end
+
+
+@inner(inline=True)
+def book_copies(st, sm, other, t, work):
+    """Books copies to tensor memory that are issued at tick `t`, as `book_products`: they go on beside the latest
+    products, and behind those before, whose operands they may replace. Returns when they are over."""
+    sms = st.sms
+    begin = max(t, max(sms[sm, TensorMemory.COPIES_FREE], sms[sm, TensorMemory.BEFORE_LAST]))
+    if other >= 0:
+        begin = max(begin, max(sms[other, TensorMemory.COPIES_FREE], sms[other, TensorMemory.BEFORE_LAST]))
+        sms[other, TensorMemory.COPIES_FREE] = begin + work
+    sms[sm, TensorMemory.COPIES_FREE] = begin + work
+    return begin + work
 
 
 @inner(inline=True)

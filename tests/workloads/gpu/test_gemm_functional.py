@@ -81,6 +81,9 @@ TCGEN05: list[tuple[Gemm, Tcgen05Config]] = [
     (gemm("tf32", 264, 24, 72, "TT"), Tcgen05Config(128, 16, 32, stages=3)),
     (gemm("bf16", 520, 136, 136), Tcgen05Config(256, 64, 64, pair=True, stages=2, clc=True)),
     (gemm("bf16", 200, 130, 136, "NT", out="fp32"), Tcgen05Config(128, 32, 64, stages=2, clc=True, swap=True)),
+    (gemm("nvfp4", 300, 200, 544, "NT"), Tcgen05Config(256, 96, 256, pair=True, stages=2)),
+    (gemm("mxfp4", 130, 264, 288, "NT"), Tcgen05Config(128, 64, 256, stages=2, swap=True)),
+    (gemm("mxfp8", 300, 136, 160, "NT", batch=2), Tcgen05Config(128, 128, 128, stages=2)),
     (gemm("bf16", 300, 64, 512, "NT"), Tcgen05Config(256, 64, 64, pair=True, stages=2, split=3)),
 ]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
@@ -149,7 +152,7 @@ def test_computes_what_numpy_does(case: tuple[str, Gemm, Config], machines: dict
     machine, op, config = case
     program = build(op, machines[machine], config)
     operands = op.inputs(seed=1, data="integers")
-    names = ("A", "B", "SA", "SB") if op.blockwise else ("A", "B", "C")
+    names = ("A", "B", "SA", "SB") if op.blockwise or op.in_blocks else ("A", "B", "C")
     result = interpret(program, execute(program, seed=2), dict(zip(names, operands, strict=False)))
     assert result.violations == []
     # Small integers add up without rounding, so that only the last conversion may round.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NoReturn
 
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
@@ -156,6 +156,8 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     p = problem(op)
     f = figures(spec)
     words = schedule.split()
+    if p.block_scales and words[0] not in ("auto", Tcgen05Config.schedule):
+        raise InputError(f"schedule={schedule}: dtype={p.dtype} is multiplied by tcgen05 alone; nearest: auto")
     if len(words) > 1:
         config = parse(schedule, p, spec)
         config.check(p, spec)
@@ -223,6 +225,8 @@ def _none(p: Problem, spec: GpuSpec, schedule: str) -> NoReturn:
         WgmmaConfig(64, 64, wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype], stages=2).check(p, spec)
     if schedule == "gemv" and units:
         GemvConfig().check(p, spec)
+    if p.block_scales:
+        raise InputError(f"gemm dtype={p.dtype}: {spec.name} has no tensor memory; b200 multiplies it")
     if schedule == "auto" or p.dtype not in formats:
         raise InputError(f"gemm dtype={p.dtype}: {spec.name} multiplies {', '.join(formats)}")
     raise InputError(f"schedule={schedule}: {spec.name} runs {p.op} with {', '.join(units)}")
@@ -231,6 +235,8 @@ def _none(p: Problem, spec: GpuSpec, schedule: str) -> NoReturn:
 def _units(spec: GpuSpec, dtype: str) -> list[str]:
     """Schedules that a machine has for a format."""
     units = ["tcgen05"] if spec.tcgen05 and spec.has_instruction("tcgen05_mma", dtype, tcgen05.row(dtype)) else []
+    if dtype in BLOCK_FORMATS:
+        return units
     units += ["wgmma"] if wgmma.Rates.of(spec, dtype) else []
     units += ["mma"] if any(spec.has_instruction("mma", dtype, s) for s in mma.SHAPES.get(dtype, ())) else []
     units += ["simt"] if any(simt.available(spec, d, acc) for d, acc in simt.OPCODES if d == dtype) else []
@@ -242,6 +248,9 @@ def candidates(
 ) -> Iterator[tuple[Config, Work]]:
     """Configurations of the named kinds that fit, with their counts. several: where it is not 0, pieces of k by
     mma.sync may be several waves, and each has this depth at least."""
+    if p.block_scales:
+        yield from _tcgen05_candidates(p, spec, f)
+        return
     if p.group_scales is not None or names == ("marlin",):
         yield from _marlin_candidates(p, spec, f, names)
         return
@@ -339,7 +348,7 @@ def _tcgen05_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple
     """Kernels on tensor memory: of the widths that cut a problem into equally many tiles, the narrowest."""
     if "tcgen05" not in _units(spec, p.dtype) or not (p.a.tma and p.b.tma):
         return
-    tile_k = tcgen05.STEP_BYTES // DTYPE_BYTES[p.dtype]
+    tile_k = tcgen05.step_k(p.dtype)
     for swap, pair in itertools.product((False, True), (True, False)):
         rows_m, rows_n = (p.n, p.m) if swap else (p.m, p.n)
         tile_m, step = tcgen05.ROWS * (1 + pair), tcgen05.COLUMNS_STEP * (1 + pair)
@@ -350,6 +359,7 @@ def _tcgen05_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple
             widths.setdefault(ceil_div(rows_n, tile_n), tile_n)
         for tile_n in widths.values():
             config = Tcgen05Config(tile_m, tile_n, tile_k, pair=pair, swap=swap)
+            config = replace(config, buffers=min(2, tcgen05.most_buffers(p, config, spec)))
             config = replace(config, stages=min(MOST_STAGES, tcgen05.max_stages(p, config, spec)))
             work = config.work(p, spec, f)
             yield config, work

@@ -104,6 +104,7 @@ class Problem:
 
     scales: of A and of B, where they have some by block; rows of A's begin at multiples of 16 B, as TMA needs them.
     finish: what results are made with, see `Gemm.finish_operands`. group_scales: of B, where it is quantised.
+    block_scales: of A and of B in a block format, `dtype`.
     """
 
     op: Gemm
@@ -116,6 +117,7 @@ class Problem:
     scales: tuple[GlobalTensor, GlobalTensor] | None = None
     finish: tuple[GlobalTensor, ...] = ()
     group_scales: GlobalTensor | None = None
+    block_scales: tuple[GlobalTensor, GlobalTensor] | None = None
 
     @property
     def m(self) -> int:
@@ -152,6 +154,10 @@ def shared_sectors(p: Problem, dtype: str, columns: int) -> int:
     return min(stores * (SECTOR_BYTES - aligned), p.batch * p.m * row) // SECTOR_BYTES
 
 
+def _dense(name: str, shape: tuple[int, ...], dtype: str) -> GlobalTensor:
+    return GlobalTensor(name, shape, dtype, tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))), "input")
+
+
 def _tensor(name: str, shape: tuple[int, int, int], dtype: str, role: str) -> GlobalTensor:
     return GlobalTensor(name, shape, dtype, (shape[1] * shape[2], shape[2], 1), role)
 
@@ -165,8 +171,14 @@ def problem(op: Gemm) -> Problem:
         raise InputError("gemm dtype: not set, such as dtype=bf16")
     full = op.with_defaults(op.dtype)
     dtype, out, acc = str(full.dtype), str(full.out), str(full.acc)
-    a = Operand(_tensor("A", full.a_shape, dtype, "input"), full.m, full.ta == "N")
-    b = Operand(_tensor("B", full.b_shape, dtype, "input"), full.n, full.tb == "T")
+    in_blocks: tuple[GlobalTensor, GlobalTensor] | None = None
+    if full.in_blocks:
+        of_a, of_b, *scales_of = (_dense(o.name.upper(), o.shape, o.dtype) for o in full.operands[:4])
+        a, b = Operand(of_a, full.m, True), Operand(of_b, full.n, True)
+        in_blocks = scales_of[0], scales_of[1]
+    else:
+        a = Operand(_tensor("A", full.a_shape, dtype, "input"), full.m, full.ta == "N")
+        b = Operand(_tensor("B", full.b_shape, dtype, "input"), full.n, full.tb == "T")
     groups: GlobalTensor | None = None
     if full.quantised:
         b = Weights(_tensor("B", full.packed_shape, "int8", "input"), full.n, True, WEIGHT_BITS[full.weights])
@@ -178,11 +190,10 @@ def problem(op: Gemm) -> Problem:
         row = ceil_div(rows, SCALES_A_ROW) * SCALES_A_ROW
         sa = GlobalTensor("SA", (batch, blocks, rows), "fp32", (blocks * row, row, 1), "input")
         scales = sa, _tensor("SB", full.b_scales_shape, "fp32", "input")
-    finish = tuple(
-        GlobalTensor(o.name, o.shape, o.dtype, tuple(math.prod(o.shape[i + 1 :]) for i in range(len(o.shape))), "input")
-        for o in full.finish_operands
+    finish = tuple(_dense(o.name, o.shape, o.dtype) for o in full.finish_operands)
+    return Problem(
+        full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales, finish, groups, in_blocks
     )
-    return Problem(full, dtype, out, acc, a, b, _tensor("C", full.c_shape, out, "output"), scales, finish, groups)
 
 
 def without_scales(p: Problem, where: str) -> None:

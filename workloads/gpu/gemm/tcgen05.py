@@ -11,18 +11,24 @@ not started (`clc`, cluster launch control): the grid has a CTA for each tile th
 
 `swap` exchanges the operands, computing the transpose of C: few rows of A are columns of a tile.
 
+Operands in block formats bring their scales, which are copied to tensor memory step by step.
+
 Pieces of k are added by a second kernel (`splitk`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from arch import tcgen05
-from arch.dtypes import DTYPE_BYTES
+from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.language import (
@@ -31,6 +37,7 @@ from sim.gpu.language import (
     WARP,
     Const,
     Expr,
+    GlobalTensor,
     IntLike,
     Kernel,
     KernelBuilder,
@@ -39,6 +46,7 @@ from sim.gpu.language import (
     Ring,
     RoleBuilder,
     SharedTile,
+    TensorTile,
     Var,
     View,
     minimum,
@@ -59,7 +67,7 @@ from workloads.gpu.gemm.problem import (
     without_groups,
     without_scales,
 )
-from workloads.ops import Gemm
+from workloads.ops import Gemm, blocks
 from workloads.registry import register
 
 ROWS = 128
@@ -80,6 +88,8 @@ SUBTILE_CYCLES = 180
 """Of a subtile, beside its barriers and conversions: stores to shared memory, until the fence has seen them."""
 BESIDE_BYTES = 1024
 """Shared memory beside operands and results: barriers, answers of launch control, alignment of the first buffer."""
+SCALE_STAGES, SCALE_COLUMNS = 2, 4
+"""Steps whose scales are in tensor memory, and columns of a group of them for 128 rows."""
 ANSWERS = 3
 """Answers of launch control on their way (CUTLASS: SchedulerPipelineStageCount)."""
 ANSWER_BYTES = 16
@@ -153,14 +163,14 @@ class Tcgen05Config(GemmConfig):
         if self.tile_n % step or not step <= self.tile_n <= MOST_COLUMNS:
             nearest = min(MOST_COLUMNS, max(1, round(self.tile_n / step)) * step)
             raise InputError(f"{where}: tile n must be a multiple of {step} up to {MOST_COLUMNS}, nearest: {nearest}")
-        width = DTYPE_BYTES[p.dtype]
-        if self.tile_k % (STEP_BYTES // width):
-            raise InputError(f"{where}: tile k must be a multiple of {STEP_BYTES // width} for {p.dtype}")
+        if self.tile_k != step_k(p.dtype):
+            raise InputError(f"{where}: tile k must be {step_k(p.dtype)} for {p.dtype}")
         tcgen05.product(spec, p.dtype, shape(p, self), pair=self.pair)
-        if not 1 <= self.buffers * self.tile_n <= spec.tcgen05.columns:
+        columns = spec.tcgen05.columns - _scale_columns(p, self)
+        if not 1 <= self.buffers * self.tile_n <= columns:
             raise InputError(
-                f"{where}: {self.buffers} buffers of {self.tile_n} columns, {spec.name} has {spec.tcgen05.columns}; "
-                f"nearest: buffers = {max(1, spec.tcgen05.columns // self.tile_n)}"
+                f"{where}: {self.buffers} buffers of {self.tile_n} columns, {spec.name} has {columns} for sums; "
+                f"nearest: buffers = {max(1, columns // self.tile_n)}"
             )
         if not 1 <= self.stages <= max_stages(p, self, spec):
             raise InputError(
@@ -197,7 +207,7 @@ class Tcgen05Config(GemmConfig):
     @classmethod
     def completed(cls, fields: dict[str, Any], p: Problem, spec: GpuSpec) -> dict[str, Any]:
         """The fields with the k step and as many stages as fit, where they are not said."""
-        whole = {"tile_k": STEP_BYTES // DTYPE_BYTES[p.dtype]} | fields
+        whole = {"tile_k": step_k(p.dtype)} | fields
         if spec.tcgen05 is not None and "stages" not in whole:
             whole["stages"] = max(1, max_stages(p, cls(**whole), spec))
         return whole
@@ -208,14 +218,19 @@ def operands(p: Problem, config: Tcgen05Config) -> tuple[Operand, Operand]:
     return (p.b, p.a) if config.swap else (p.a, p.b)
 
 
+def step_k(dtype: str) -> int:
+    """Elements of k in one stage."""
+    return STEP_BYTES * 8 // tcgen05.bits_of(dtype)
+
+
 def row(dtype: str) -> str:
     """Shape of the instruction table's row of a format."""
-    return f"m{ROWS}n*k{INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]}"
+    return f"m{ROWS}n*k{INSTRUCTION_K_BYTES * 8 // tcgen05.bits_of(dtype)}"
 
 
 def shape(p: Problem, config: Tcgen05Config) -> str:
     """Of one product."""
-    return f"m{config.tile_m}n{config.tile_n}k{INSTRUCTION_K_BYTES // DTYPE_BYTES[p.dtype]}"
+    return f"m{config.tile_m}n{config.tile_n}k{INSTRUCTION_K_BYTES * 8 // tcgen05.bits_of(p.dtype)}"
 
 
 def _stored(p: Problem, config: Tcgen05Config) -> Problem:
@@ -227,7 +242,23 @@ def _stored(p: Problem, config: Tcgen05Config) -> Problem:
 
 def _stage_bytes(p: Problem, config: Tcgen05Config) -> int:
     """Shared memory of one CTA's operands of one k step."""
-    return (ROWS + config.columns) * config.tile_k * DTYPE_BYTES[p.dtype]
+    return (ROWS + config.columns) * STEP_BYTES + (1 + _scale_blocks(config)) * _scale_groups(p) * blocks.GROUP_BYTES
+
+
+def _scale_groups(p: Problem) -> int:
+    """Groups of four scales of a row in one stage."""
+    return step_k(p.dtype) // (blocks.GROUP * BLOCK_FORMATS[p.dtype].block) if p.block_scales else 0
+
+
+def _scale_blocks(config: Tcgen05Config) -> int:
+    """Blocks of 128 rows of scales of the second operand in which a tile may lie."""
+    last = ROWS - math.gcd(config.tile_n, ROWS)  # where in a block it begins at most
+    return ceil_div(last + config.tile_n, ROWS)
+
+
+def _scale_columns(p: Problem, config: Tcgen05Config) -> int:
+    """Columns of tensor memory for the scales of two steps."""
+    return SCALE_STAGES * (1 + _scale_blocks(config)) * _scale_groups(p) * SCALE_COLUMNS
 
 
 def _epilogue_bytes(stored: Problem, config: Tcgen05Config) -> int:
@@ -239,6 +270,12 @@ def _epilogue_bytes(stored: Problem, config: Tcgen05Config) -> int:
 def shared_bytes(p: Problem, config: Tcgen05Config) -> int:
     """Shared memory of one CTA."""
     return config.stages * _stage_bytes(p, config) + _epilogue_bytes(_stored(p, config), config) + BESIDE_BYTES
+
+
+def most_buffers(p: Problem, config: Tcgen05Config, spec: GpuSpec) -> int:
+    """Buffers of sums for which tensor memory has room."""
+    assert spec.tcgen05 is not None
+    return (spec.tcgen05.columns - _scale_columns(p, config)) // config.tile_n
 
 
 def max_stages(p: Problem, config: Tcgen05Config, spec: GpuSpec) -> int:
@@ -270,7 +307,7 @@ def build(op: Gemm, spec: GpuSpec, config: Tcgen05Config) -> Program:
     p = problem(op)
     config.check(p, spec)
     builder = _Builder(p, spec, config)
-    tensors, kernels = [p.a.tensor, p.b.tensor, *p.finish, p.c], [builder.kernel()]
+    tensors, kernels = [p.a.tensor, p.b.tensor, *(p.block_scales or ()), *p.finish, p.c], [builder.kernel()]
     if config.split > 1:
         tensors.append(builder.p.c)
         kernels.append(splitk.reduction(p, spec, builder.p.c, dependent=True))
@@ -289,9 +326,14 @@ class _Builder:
         self.k = KernelBuilder(
             f"gemm_{c}".replace(" ", "_"), (self.plan.workers * c.ctas, 1, 1), (c.ctas, 1, 1), code_bytes=code_bytes(c)
         )
-        shape_x, shape_y = self.x.tile_shape(ROWS, c.tile_k), self.y.tile_shape(c.columns, c.tile_k)
-        self.sx = self.k.shared("x", shape_x, p.dtype, c.stages, swizzle_bytes=128)
-        self.sy = self.k.shared("y", shape_y, p.dtype, c.stages, swizzle_bytes=128)
+        self.depth = STEP_BYTES // DTYPE_BYTES[p.a.dtype]  # of a stage, in elements as stored
+        shape_x, shape_y = self.x.tile_shape(ROWS, self.depth), self.y.tile_shape(c.columns, self.depth)
+        self.sx = self.k.shared("x", shape_x, p.a.dtype, c.stages, swizzle_bytes=128)
+        self.sy = self.k.shared("y", shape_y, p.a.dtype, c.stages, swizzle_bytes=128)
+        self.scales: list[_Scales] = []
+        if p.block_scales:
+            first, second = reversed(p.block_scales) if c.swap else p.block_scales
+            self.scales = [self._scales("sx", first, 1), self._scales("sy", second, _scale_blocks(c))]
         self.acc = self.k.tensor("acc", (ROWS, c.tile_n), p.acc, c.buffers)
         self.ring = Ring(self.k.mbarrier("full", c.stages, 1), self.k.mbarrier("empty", c.stages, 1))
         self.done = self.k.mbarrier("done", c.buffers, 1)
@@ -311,6 +353,13 @@ class _Builder:
         self.worker = CTA_X // c.ctas if c.pair else CTA_X
         self.both = Const(3) if c.pair else None
         self.first = Const(1) if c.pair else None
+
+    def _scales(self, name: str, tensor: GlobalTensor, count: int) -> _Scales:
+        """Places of the scales of an operand, of `count` blocks of rows."""
+        groups = _scale_groups(self.p)
+        tile = self.k.shared(name, (count * groups, blocks.GROUP_BYTES), tensor.dtype, self.config.stages)
+        columns = count * groups * blocks.GROUP_BYTES // blocks.LANES
+        return _Scales(tensor, tile, self.k.tensor(f"{name}_held", (ROWS, columns), tensor.dtype, SCALE_STAGES), count)
 
     def kernel(self) -> Kernel:
         """All roles, the epilogue first: its warps reach a quarter of tensor memory each by their numbers."""
@@ -410,24 +459,44 @@ class _Builder:
 
     def _producer(self, r: RoleBuilder) -> None:
         c = self.config
-        both_bytes = c.ctas * (self.sx.stage_bytes + self.sy.stage_bytes)
+        both_bytes = c.ctas * _stage_bytes(self.p, c)
         with self._units(r) as unit, r.loop("k", unit.k_trips) as k:
             x_row, y_row = self._rows(unit)
             step = unit.first + k
-            stage, depth = self.ring.stage(step), (unit.k_begin + k) * c.tile_k
+            stage, depth = self.ring.stage(step), (unit.k_begin + k) * self.depth
             self.ring.acquire(r, step)
             with self._leading(r):
                 r.mbarrier_expect(self.ring.full, stage, both_bytes)
             parts = ((self.x, self.sx, x_row, ROWS), (self.y, self.sy, y_row, c.columns))
             for operand, tile, row, rows in parts:
-                dst = operand.part(tile, stage, 0, rows, 0, c.tile_k)
-                src = operand.box(unit.tile.batch, row, rows, depth, c.tile_k)
+                dst = operand.part(tile, stage, 0, rows, 0, self.depth)
+                src = operand.box(unit.tile.batch, row, rows, depth, self.depth)
                 r.tma_load(dst, src, self.ring.full, stage, pair=c.pair)
+            for scales, row in zip(self.scales, (x_row, unit.tile.n * c.tile_n), strict=False):
+                self._load_scales(r, unit, scales, row // ROWS, unit.k_begin + k, stage)
             overhead.TCGEN05_PRODUCER_STEP.write(r)
+
+    def _load_scales(self, r: RoleBuilder, unit: Unit, scales: _Scales, block: Expr, step: Expr, stage: Expr) -> None:
+        """The scales of a k step of blocks of rows from `block` on."""
+        groups = _scale_groups(self.p)
+        for i in range(scales.blocks):
+            box = scales.tensor[unit.tile.batch, block + i, step * groups : groups, :]
+            r.tma_load(scales.tile[stage, i * groups : groups, :], box, self.ring.full, stage, pair=self.config.pair)  # type: ignore[misc]
+
+    def _copy_scales(self, r: RoleBuilder, step: Expr, stage: Expr) -> tuple[View, View] | None:
+        """Brings the scales of a step to tensor memory, where each quarter of the lanes has all of them."""
+        if not self.scales:
+            return None
+        for scales in self.scales:
+            count = scales.blocks * _scale_groups(self.p)
+            dst, src = scales.held.stage(step % SCALE_STAGES), scales.tile.stage(stage)
+            r.tcgen05_cp(dst, src, count, pair=self.config.pair, compute=_in_lanes)
+        first, second = (scales.held.stage(step % SCALE_STAGES) for scales in self.scales)
+        return first, second
 
     def _multiplier(self, r: RoleBuilder) -> None:
         c = self.config
-        count = c.tile_k * DTYPE_BYTES[self.p.dtype] // INSTRUCTION_K_BYTES
+        count = STEP_BYTES // INSTRUCTION_K_BYTES
         with self._units(r) as unit:
             buffer, turn = unit.index % c.buffers, unit.index // c.buffers
             r.mbarrier_wait(self.free, buffer, turn - 1)
@@ -436,11 +505,16 @@ class _Builder:
                 step = unit.first + k
                 stage = self.ring.stage(step)
                 self.ring.wait(r, step)
-                first = self.x.by_rows(self.x.part(self.sx, stage, 0, ROWS, 0, c.tile_k))
-                second = self.y.by_k(self.y.part(self.sy, stage, 0, c.columns, 0, c.tile_k))
+                first = self.x.by_rows(self.x.part(self.sx, stage, 0, ROWS, 0, self.depth))
+                second = self.y.by_k(self.y.part(self.sy, stage, 0, c.columns, 0, self.depth))
+                scales = self._copy_scales(r, step, stage)
+                scaled: dict[str, Any] = {}
+                if scales:
+                    at = unit.tile.n * c.tile_n % ROWS
+                    scaled = {"compute": partial(_scaled_products, self.p.dtype), "indices": (at,)}
                 r.tcgen05_mma(
                     self.acc.stage(buffer), first, second, shape=shape(self.p, c), dtype=self.p.dtype, count=count,
-                    accumulate=k > 0, pair=c.pair,
+                    accumulate=k > 0, pair=c.pair, scales=scales, **scaled,
                 )  # fmt: skip
                 r.tcgen05_commit(self.ring.empty, stage, self.both)
                 overhead.TCGEN05_STEP.write(r)
@@ -555,6 +629,36 @@ class _Builder:
         return done.whole
 
 
+class _Scales(NamedTuple):
+    """Scales of an operand in a block format: in device memory, in shared memory and in tensor memory, of `blocks`
+    blocks of rows."""
+
+    tensor: GlobalTensor
+    tile: SharedTile
+    held: TensorTile
+    blocks: int
+
+
+def _in_lanes(_: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """Groups of 512 bytes as 32 lanes of 16, in each quarter of the lanes."""
+    groups = stored.reshape(stored.shape[0], blocks.LANES, -1)
+    return np.tile(groups.swapaxes(0, 1).reshape(blocks.LANES, -1), (ROWS // blocks.LANES, 1))
+
+
+def _scaled_products(dtype: str, sums: np.ndarray, a: np.ndarray, b: np.ndarray, *others: Any) -> np.ndarray:
+    """The sums, and products of elements with their scales. others: scales of the rows and of the columns as tensor
+    memory holds them, and where in a block of these the columns begin."""
+    *held, at = others
+    sides = []
+    for stored, lanes, first in ((a, held[0], 0), (b.T, held[1], at)):
+        groups = stored.shape[1] * 8 // BLOCK_FORMATS[dtype].bits // (blocks.GROUP * BLOCK_FORMATS[dtype].block)
+        parts = lanes[: blocks.LANES].reshape(blocks.LANES, -1, blocks.GROUP_BYTES // blocks.LANES).swapaxes(0, 1)
+        factors = blocks.by_rows(blocks.scales(dtype, parts.reshape(-1, groups, blocks.GROUP_BYTES)))
+        factors = factors[first : first + stored.shape[0]]
+        sides.append(blocks.elements(dtype, stored) * np.repeat(factors, BLOCK_FORMATS[dtype].block, axis=1))
+    return np.asarray(sums + sides[0] @ sides[1].T)
+
+
 def code_bytes(config: Tcgen05Config) -> int:
     """Machine code on the path that runs: set-up, roles, an epilogue with its subtiles unrolled."""
     instructions = 249 + 88 + 46 + 40 + 144 + config.tile_n // config.subtile * (20 + config.subtile // 2 * 3)
@@ -564,16 +668,16 @@ def code_bytes(config: Tcgen05Config) -> int:
 def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
     """Counts for the estimate, per CTA."""
     x, y = operands(p, c)
-    width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
+    bits, out_width = tcgen05.bits_of(p.dtype), DTYPE_BYTES[p.out]
     steps = ceil_div(p.k, c.tile_k)
     tiles_m, tiles_n = ceil_div(x.rows, c.tile_m), ceil_div(y.rows, c.tile_n)
     tiles = tiles_m * tiles_n * p.batch * c.ctas
     at_once = resident(spec, c) * c.ctas
     product = tcgen05.product(spec, p.dtype, shape(p, c), pair=c.pair)
-    busy = int(c.tile_k * width // INSTRUCTION_K_BYTES * product.row.interval_cycles)
+    busy = int(STEP_BYTES // INSTRUCTION_K_BYTES * product.row.interval_cycles)
     # Rows beyond an operand's end are asked from nowhere.
-    requested = (x.rows * tiles_n + y.rows * tiles_m) * p.batch * c.tile_k * width
-    stage_bytes = (ROWS + c.columns) * c.tile_k * width
+    requested = (x.rows * tiles_n + y.rows * tiles_m) * p.batch * STEP_BYTES
+    stage_bytes = _stage_bytes(p, c)
     values = ROWS * c.tile_n
     store_bytes = values * out_width
     # A subtile comes from tensor memory while the one before is stored.
@@ -594,7 +698,7 @@ def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
         persistent=c.persistent,
         busy=busy,
         bubble=max(0, f.mbarrier_wait + 2 * overhead.TCGEN05_PRODUCER_STEP.alu - busy),
-        shared=transfer(product.operand_bytes * c.tile_k * width // INSTRUCTION_K_BYTES, f.shared_rate),
+        shared=transfer(product.operand_bytes * STEP_BYTES // INSTRUCTION_K_BYTES, f.shared_rate),
         unicast_bytes=stage_bytes,
         received_bytes=stage_bytes,
         requested_bytes=ceil_div(requested, tiles),
@@ -609,8 +713,8 @@ def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
         partial_bytes=values * 4,
         code_bytes=code_bytes(c),
         setup=setup,
-        operand_bytes=p.batch * p.k * (p.m + p.n) * width,
-        round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * width,
+        operand_bytes=p.batch * p.k * (p.m + p.n) * bits // 8,
+        round_bytes=(side_m * c.tile_m + side_n * c.tile_n) * p.k * bits // 8,
         result_bytes=p.batch * p.m * p.n * out_width,
         shared_sectors=shared_sectors(p, p.out, columns),
         extra_ps=f.launch_ps if c.split > 1 else 0,
