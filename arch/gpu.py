@@ -482,6 +482,19 @@ class DeviceLink(Group):
     switched: bool = Field(default=False, description="through switches, which can add up what passes")
 
 
+class Slots(Group):
+    """How devices that talk over PCIe hang together in a node: some below one bridge, some bridges below one socket.
+    Bandwidths are of payload, one direction; a flow is what one device sends to one other."""
+
+    peer_bytes_per_s: BytesPerSecond = Field(description="between two devices below one bridge")
+    bridge_devices: Count = Field(description="devices below one bridge")
+    bridge_flow_bytes_per_s: BytesPerSecond = Field(description="one flow between bridges of a socket")
+    bridge_bytes_per_s: BytesPerSecond = Field(description="all flows out of a bridge together")
+    socket_devices: Count = Field(description="devices below one socket")
+    socket_flow_bytes_per_s: BytesPerSecond = Field(description="one flow between sockets")
+    socket_bytes_per_s: BytesPerSecond = Field(description="all flows out of a socket together")
+
+
 class Collectives(Group):
     """Kernels of libraries that move data between GPUs over their links; bandwidths are of one CTA."""
 
@@ -671,6 +684,7 @@ class GpuSpec(MachineSpec):
     power: Power
     launch: Launch
     pcie: Link
+    slots: Slots | None = None
     link: DeviceLink | None = None
     collectives: Collectives
     node: Node | None = None

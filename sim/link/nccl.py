@@ -34,6 +34,13 @@ FIGURES = (
     "link.switched",
     "pcie.bandwidth",
     "pcie.latency",
+    "slots.bridge",
+    "slots.bridge_devices",
+    "slots.bridge_flow",
+    "slots.peer",
+    "slots.socket",
+    "slots.socket_devices",
+    "slots.socket_flow",
 )
 """Figures of a preset that this module reads."""
 
@@ -127,9 +134,15 @@ class Path(NamedTuple):
 
 
 def path_between(spec: Any, devices: int) -> Path:
-    """The links between devices where they reach all of them, else PCIe."""
+    """The links between devices where they reach all of them, else PCIe. InputError for more than two devices over PCIe
+    whose machine does not say how they hang together."""
     link = spec.link
     if link is None or devices > link.peers:
+        if devices > 2 and spec.slots is None:
+            raise InputError(
+                f"gpus={devices}: {spec.name} does not say how {devices} devices on PCIe hang together (slots.bridge, "
+                "slots.socket, ...: docs/machines.md); nearest: 2"
+            )
         gbytes = spec.pcie.bandwidth_bytes_per_s / 1e9
         bandwidth, latency = spec.pcie.bandwidth_bytes_per_s, spec.pcie.latency_ps
         return Path(bandwidth, latency, _PCIE_SHARE * gbytes, _PCIE_CHANNELS, nvlink=False, switched=False)
@@ -249,7 +262,8 @@ def plan(spec: Any, kind: Kind, devices: int, size_bytes: int, algorithm: str, p
         if protocol == "Simple":
             chunk, each = min(chunk, _pair_step_bytes(path)), figures.warp_bytes_per_s
             reads = path.nvlink and spec.compute_capability == _READING
-            wire = wire._replace(port_bytes_per_s=port_bytes_per_s(spec, devices, reads=reads))
+            port = port_bytes_per_s(spec, devices, reads=reads, all_to_all=True)
+            wire = wire._replace(port_bytes_per_s=port)
         wire = wire._replace(channel_bytes_per_s=_sending_warps(at_once) * each)
     sending = channels
     if algorithm == "pairwise":
@@ -297,10 +311,32 @@ def _sending_warps(messages: int) -> int:
     return (_PAIR_WARPS // messages + 1) // 2
 
 
-def port_bytes_per_s(spec: Any, devices: int, *, reads: bool) -> int:
-    """Payload that goes through a device's path to the others in one direction; reads have headers in both."""
+def port_bytes_per_s(spec: Any, devices: int, *, reads: bool, all_to_all: bool = False) -> int:
+    """Payload that goes through a device's path to the others in one direction; reads have headers in both.
+
+    all_to_all: each device sends to each other one, not to its neighbour alone."""
+    if not path_between(spec, devices).nvlink and spec.slots is not None:
+        return _slots_bytes_per_s(spec.slots, devices, all_to_all)
     packet = _MESSAGE_BYTES + (2 if reads else 1) * spec.collectives.header_bytes
     return int(path_between(spec, devices).bandwidth_bytes_per_s * _MESSAGE_BYTES // packet)
+
+
+def _slots_bytes_per_s(slots: Any, devices: int, all_to_all: bool) -> int:
+    """What a device of a node without links sends, by the level of the node that holds all of them up.
+
+    In a ring one flow leaves each bridge and each socket. Where all send to all, a group of g of n devices has
+    g (n - g) flows, and its own devices n - 1 each.
+    """
+    found = int(slots.peer_bytes_per_s)
+    for group, flow, whole in (
+        (slots.bridge_devices, slots.bridge_flow_bytes_per_s, slots.bridge_bytes_per_s),
+        (slots.socket_devices, slots.socket_flow_bytes_per_s, slots.socket_bytes_per_s),
+    ):
+        if devices > group:
+            flows = group * (devices - group)
+            out = min(flows * flow, whole) * (devices - 1) // flows if all_to_all else min(flow, whole)
+            found = min(found, int(out))
+    return found
 
 
 def _busy_channels(protocol: str, devices: int, size_bytes: int) -> int:

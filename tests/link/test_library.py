@@ -17,6 +17,12 @@ from workloads.silicon import packaged_rows
 GB, US = 10**9, 10**6
 WIRE = Wire("Simple", US, 100 * GB, 50 * GB, 2, 2 * US, read_ps=3 * US, asked_bytes_per_s=80 * GB)
 
+FLAT = (
+    "slots.peer=25 GB/s", "slots.bridge_devices=8", "slots.bridge_flow=25 GB/s", "slots.bridge=25 GB/s",
+    "slots.socket_devices=8", "slots.socket_flow=25 GB/s", "slots.socket=25 GB/s",
+)  # fmt: skip
+"""A node whose devices are all below one bridge."""
+
 
 def plan(kind: Kind, algorithm: Algorithm, devices: int, elements: int, **changes: object) -> Plan:
     """A small collective of 8-byte values, its chunks less than its parts."""
@@ -234,7 +240,7 @@ def test_messages_that_share_a_channel_share_its_warps() -> None:
         rates[gpus, kib] = made.wire.channel_bytes_per_s / spec.collectives.warp_bytes_per_s
     assert list(rates.values()) == [10, 5, 3]
     # PCIe has two channels, which carry four messages each.
-    over_pcie = nccl.plan(load_arch("a40"), "alltoall", 8, 2**20, "pairwise", "Simple")
+    over_pcie = nccl.plan(load_arch("a40", FLAT), "alltoall", 8, 2**20, "pairwise", "Simple")
     assert over_pcie.channels == 2
     assert over_pcie.wire.channel_bytes_per_s == 3 * load_arch("a40").collectives.warp_bytes_per_s
 
@@ -331,14 +337,14 @@ def test_what_cannot_be_asked_is_refused(text: str, arch: str, schedule: str, me
 
 
 def test_messages_take_pcie_where_links_do_not_reach() -> None:
-    two, eight = (nccl.path_between(load_arch("a40"), devices) for devices in (2, 8))
+    two, eight = (nccl.path_between(load_arch("a40", FLAT), devices) for devices in (2, 8))
     assert (two.bandwidth_bytes_per_s, two.nvlink) == (56_250_000_000, True)
     assert (eight.bandwidth_bytes_per_s, eight.nvlink) == (31_500_000_000, False)
     assert not nccl.path_between(load_arch("t4"), 2).nvlink
     # Rings over PCIe have no lines of 128 bytes and few channels, and no flag is faster than PCIe.
-    ways = nccl.estimates(load_arch("a40"), "all_reduce", 8, 2**20)
+    ways = nccl.estimates(load_arch("a40", FLAT), "all_reduce", 8, 2**20)
     assert {way.protocol for way in ways} == {"LL", "Simple"}
-    made = nccl.plan(load_arch("a40"), "all_reduce", 8, 2**26, "ring", "Simple")
+    made = nccl.plan(load_arch("a40", FLAT), "all_reduce", 8, 2**26, "ring", "Simple")
     assert made.channels == 2
     assert made.wire.latency_ps == load_arch("a40").pcie.latency_ps
     bus = 2 * 7 * 2**26 / 8 / (run(made).time_ps / 1e12)
@@ -353,7 +359,7 @@ def test_only_switches_add_up_and_mesh_links_have_a_channel_each() -> None:
 
 
 def test_frameworks_kernels_want_links_between_more_than_two() -> None:
-    h100 = load_arch("h100-pcie")
+    h100 = load_arch("h100-pcie", FLAT)
     assert custom.plan(h100, "vllm", 2, 2**16) is not None
     assert custom.plan(h100, "vllm", 4, 2**16) is None
     assert custom.plan(h100, "trtllm", 4, 2**16) is None

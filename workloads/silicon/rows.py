@@ -36,6 +36,7 @@ TABLES = (
             "aic_attention.csv",
             "aic_moe.csv",
             "aic_collectives.csv",
+            "l40s_collectives.csv",
             "locked_clock_attention.csv",
             "pipeweave_fp8.csv",
             "measured.csv",
