@@ -251,6 +251,34 @@ def test_a_step_of_a_server_takes_prompts_along(tmp_path: Path) -> None:
     assert behind.record.check.passed
 
 
+def test_the_next_token_is_the_greatest_of_the_logits(tmp_path: Path) -> None:
+    work = f"llama model={written(tmp_path)} phase=decode batch=2 seq=40 vocab=320 tp=2 sample=greedy"
+    report = simulate(work, "h100-sxm", check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    called = labels(written(tmp_path), vocab=320, tp=2, sample="greedy")
+    assert called[-3:] == ["nccl:all_gather", "aten::to", "aten::argmax"]
+    with pytest.raises(InputError, match="needs logits of a decoder"):
+        simulate("llama model=tiny sample=greedy", "h100-sxm")
+
+
+@pytest.mark.parametrize("keys", ["rows=3 cols=1000 dtype=fp32", "rows=5 cols=33 dtype=bf16"])
+def test_a_row_of_many_tiles_has_one_greatest_element(keys: str) -> None:
+    report = simulate(f"argmax {keys}", "h100-sxm", check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+
+
+def test_experts_of_8_bits_are_multiplied_by_wgmma_on_hopper() -> None:
+    work = "moe tokens=4 hidden=256 inter=256 topk=2 experts=4 dtype=fp8"
+    report = simulate(work, "h100-sxm", check=True)
+    assert report.record.check is not None
+    assert report.record.check.passed
+    assert report.record.schedule.startswith("vllm 64x")
+    with pytest.raises(InputError, match="fp8"):
+        simulate(work, "a100-sxm4-80gb")
+
+
 def test_devices_share_out_whole_experts() -> None:
     op = Llama(model="qwen3-30b-a3b", phase="decode", tp=4, ep=2, dtype="bf16")
     (experts,) = [step.op for step in op.graph(fused=True).steps if step.label == "vllm:fused_moe"]

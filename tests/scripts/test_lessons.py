@@ -240,3 +240,11 @@ def test_more_devices_serve_faster_until_sums_end_it(
     assert 3 < gain < without < 8
     links, pcie = (claims[f"16 sequences, sums over 8 h100-{board}"]["simulated"] for board in ("sxm", "pcie"))
     assert links < 20 < pcie
+
+
+def test_a_token_of_a_model_is_bound_by_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, claims = run("model_costs", tmp_path, monkeypatch, capsys)
+    whole, half = (claims[f"{name}, a step"]["simulated"] for name in ("two H100", "half the memory bandwidth"))
+    assert 1.6 < half / whole < 2.0

@@ -141,6 +141,7 @@ def test_every_operator_has_its_kind_in_a_profile(word: str) -> None:
 
 
 SMALL = {
+    "argmax": "rows=4 cols=64",
     "attention": "batch=1 heads=1 head_dim=64 seq=64",
     "attention_backward": "batch=1 heads=1 head_dim=64 seq=128",
     "conv2d": "n=1 c=16 h=8 w=8 k=16 r=3 s=3 pad=1", "conv2d_dgrad": "n=1 c=16 h=8 w=8 k=16 r=3 s=3 pad=1",

@@ -87,7 +87,7 @@ def test_words_that_are_no_kinds() -> None:
 
 def test_an_operator_that_nobody_computes_names_those_that_are() -> None:
     op = type("Nobody", (), {"word": "nothing"})()
-    with pytest.raises(InputError, match="operator nothing has no schedule on t4; available: attention, att"):
+    with pytest.raises(InputError, match="operator nothing has no schedule on t4; available: argmax, attention, att"):
         chooser(op, load_arch("t4"))
     assert chooser(Gemm(m=1, n=1, k=1), load_arch("tpu-v1")).__module__ == "workloads.tpu.gemm"
 

@@ -20,7 +20,7 @@ from workloads.ops.lengths import lengths, listed
 from workloads.ops.lookups import Gather, KvWrite
 from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
-from workloads.ops.rowwise import LayerNorm, RmsNorm
+from workloads.ops.rowwise import Argmax, LayerNorm, RmsNorm
 
 _SIZES = {
     "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "intermediate": "ffn",
@@ -74,6 +74,7 @@ class Llama(GraphOperator):
     prompts: int = count(0, help="prompts that a step of decoding prefills beside")
     chunk: int = extent(512, help="new tokens of each of these prompts")
     vocab: int = count(0, help="tokens of the vocabulary, with embedding and head; 0: layers alone")
+    sample: str = choice("0", ("0", "greedy"), help="greedy: the next token from the logits; 0: logits alone")
     hidden: int | None = derived_extent(help="elements of a token's vector; default: the model's")
     heads: int | None = derived_extent(help="query heads; default: the model's")
     kv_heads: int | None = derived_extent(help="key and value heads; default: the model's")
@@ -160,6 +161,8 @@ class Llama(GraphOperator):
         if self.prompts and not (decode and self.page and self.overlap == "0"):
             rule = "a step of phase=decode with a cache in pages, and without overlap; nearest: phase=decode page=16"
             raise InputError(f"llama prompts={self.prompts}: goes with {rule}")
+        if self.sample == "greedy" and (not self.vocab or self.sizes.encoder):
+            raise InputError(f"llama sample={self.sample}: needs logits of a decoder; nearest: vocab=n beside it")
         if self.past and not (self.prompts if decode else self.page and self.seqlens is None):
             rule = (
                 "prompts beside a decode" if decode else "a prefill of equal sequences with a cache in pages, page=16"
@@ -184,6 +187,7 @@ class Llama(GraphOperator):
             "overlap": int(self.overlap),
             "page": self.page,
             "ep": self.ep - 1 and self.ep,
+            "sample": self.sample.strip("0"),
             "vocab": self.vocab,
             "experts": sizes.experts,
             "head_dim": self.head_dim
@@ -424,7 +428,15 @@ class _Decoder:
         logits = self._linear(x, weight, self._vocab, batch, bias=sizes.head_bias, dtype=self.dtype)
         if sizes.capped:
             logits = self._chain(("scale", "tanh", "scale"), logits)
-        return logits if self.op.tp == 1 else self.g.all_gather("nccl:all_gather", logits, self.op.tp)
+        if self.op.tp > 1:
+            logits = self.g.all_gather("nccl:all_gather", logits, self.op.tp)
+        return self._sampled(logits, batch) if self.op.sample == "greedy" else logits
+
+    def _sampled(self, logits: Value, batch: int) -> Value:
+        """The next token of each sequence: the greatest of its logits, in fp32 as serving frameworks compare them."""
+        wide = self.g.cast(logits, "fp32")
+        op = Argmax(rows=batch, cols=logits.size // batch, dtype="fp32").with_defaults("fp32")
+        return self.g.call("aten::argmax", op, wide)
 
     def attention(self, x: Value, layer: str) -> Value:
         """Attention, of this device's heads."""

@@ -121,6 +121,40 @@ class SoftmaxBackward(RowOperator):
         return (y * (dy + (y * dy).sum(axis=1, keepdims=True)),)
 
 
+@operator("argmax", kind="normalisation", example="rows=16 cols=32k")
+@dataclass(frozen=True)
+class Argmax(RowOperator):
+    """y[i] = the column of row i's largest element, the first one of equal ones: greedy sampling of logits."""
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` filled in; places are whole numbers."""
+        return dataclasses.replace(self, dtype=self.dtype or dtype, out="int32")
+
+    @property
+    def flops(self) -> int:
+        """A comparison an element."""
+        return self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """x."""
+        return (self.matrix("x"),)
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """The places."""
+        return (Operand("y", (self.rows,), "int32"),)
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """The places."""
+        return (np.asarray(operands[0], dtype=np.float64).argmax(axis=1),)
+
+    @property
+    def tolerance(self) -> float:
+        """Nothing is rounded."""
+        return 0.0
+
+
 @operator("layernorm", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class LayerNorm(RowOperator):

@@ -47,6 +47,7 @@ class Deployment:
         "mixed", ("mixed", "alone"), help="prompts beside the sequences that decode, or by themselves"
     )
     spread: int = count(0, help="percent by which lengths differ from their mean; 0: all alike")
+    sample: str = choice("0", ("0", "greedy"), help="greedy: steps choose the next token; 0: logits alone")
     host: int = count(0, help="microseconds between two steps in which the device waits for the host")
     memory: int = extent(90, help="percent of the device's memory for weights, cache and activations")
     dtype: str | None = number_format("of products; default: the machine's, or bf16")
@@ -97,7 +98,7 @@ class Deployment:
 
     def step(self, **keys: Any) -> Llama:
         """A step of one copy: all layers with embedding and head, and `keys` of the operator."""
-        whole = {"layers": self.sizes.layers, "vocab": self.sizes.vocab}
+        whole: dict[str, Any] = {"layers": self.sizes.layers, "vocab": self.sizes.vocab, "sample": self.sample}
         return Llama(model=self.model, tp=self.tp, ep=self.ep, dtype=self.dtype, **(whole | keys))
 
 
