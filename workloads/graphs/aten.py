@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from workloads.graphs.meanings import Link, Node, Shape, Tensor
 from workloads.networks.onnx_operators import ModelConv
 
 Arguments = Sequence[Any]
+
+
+_NOT_WRITTEN_DOWN = (IndexError, TypeError, ValueError, AttributeError, StopIteration)
+"""What is raised where an argument is missing that a trace or a program did not write down."""
 
 
 class Meant(NamedTuple):
@@ -31,6 +35,15 @@ class Aten:
     """Makes nodes of calls. tensors: by name, those of a model so far."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    _positions_first: set[str] = field(default_factory=set)
+
+    def _lay(self, back: bool, result: Tensor) -> None:
+        """Fused attention writes its result positions first: turned back, it lies in order and is copied no more."""
+        if not back:
+            self._positions_first.add(result.name)
+        else:
+            steps = [math.prod(result.shape[axis + 1 :]) for axis in range(len(result.shape))]
+            self.take(replace(result, strides=tuple(steps)))
 
     def fresh(self, shape: Shape, dtype: str, strides: Shape = ()) -> Tensor:
         """A tensor that the model does not have yet."""
@@ -49,17 +62,13 @@ class Aten:
         inputs = tuple(tensor.name for tensor in tensors_of(args))
         try:
             found = _CALLS[name](args) if name in _CALLS else None
-        except (
-            IndexError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            StopIteration,
-        ):  # arguments that were not written down
+        except _NOT_WRITTEN_DOWN:
             found = None
         if found is None:
             return [Node(label, "", inputs, tuple(tensor.name for tensor in outputs))]
         outputs = outputs or (self.fresh(found.shape, found.dtype),)
+        if found.meaning == "attention" or (inputs and inputs[0] in self._positions_first):
+            self._lay(name in ("transpose", "permute"), outputs[0])
         return list(self._parts(label, found, tuple(tensor.name for tensor in outputs)))
 
     def _parts(self, label: str, found: Meant, outputs: tuple[str, ...]) -> Iterator[Node]:
@@ -366,6 +375,14 @@ def _linear(args: Arguments) -> Meant:
     return found._replace(shape=(*a.shape[:-1], b.shape[0]))
 
 
+def _grouped(args: Arguments) -> Meant | None:
+    """Rows of groups one after the other, each group's by a matrix of its own, [groups, k, n]."""
+    x, w = args[:2]
+    if len(x.shape) != 2 or len(w.shape) != 3:
+        return None
+    return Meant("grouped", (x, w), (x.shape[0], w.shape[2]), x.dtype, {"groups": w.shape[0]})
+
+
 def _convolution(args: Arguments, order: Sequence[int] = (3, 4, 5, 8)) -> Meant | None:
     """A convolution of one or two dimensions. order: where strides, padding, dilations and groups stand."""
     x, w = args[:2]
@@ -426,7 +443,8 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
     **dict.fromkeys(("add", "rsub", "add_relu", "_foreach_add"), _pointwise("add")),
     **dict.fromkeys(("sub", "maximum", "minimum", "remainder", "fmod"), _pointwise("sub")),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _pointwise("sub", "bool")),
-    **dict.fromkeys(("mul", "div", "logical_and", "logical_or", "bitwise_and", "bitwise_or"), _pointwise("mul")),
+    **dict.fromkeys(("mul", "div", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "__and__",
+                     "__or__", "floor_divide"), _pointwise("mul")),
     **dict.fromkeys(("relu", "clamp", "clamp_min", "clamp_max", "leaky_relu", "hardtanh", "hardsigmoid"),
                     _pointwise("relu")),
     **dict.fromkeys(("silu", "hardswish", "mish"), _pointwise("silu")),
@@ -452,7 +470,7 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
     **dict.fromkeys(("slice", "select", "narrow"), _part),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "unbind", "tensor_split"), _parts),
     **dict.fromkeys(
-        ("clone", "repeat", "flip", "roll", "constant_pad_nd", "pad", "tril", "triu", "pixel_shuffle", "copy_slices",
+        ("clone", "gather", "repeat", "flip", "roll", "constant_pad_nd", "pad", "tril", "triu", "pixel_shuffle",
          "pixel_unshuffle", "repeat_interleave", "slice_scatter", "select_scatter", "im2col"), _move,
     ),
     **{"cat": _cat, "stack": _move},
@@ -470,6 +488,7 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
     "group_norm": lambda args: _group_norm((args[0], *args[2:4], 0, 0, 0, args[1])),
     **dict.fromkeys(("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit_no_training"),
                     _batch_norm),
+    "_grouped_mm": _grouped,
     **dict.fromkeys(("mm", "bmm", "matmul", "mv", "_scaled_mm", "_int_mm"), lambda args: _product(*args[:2])),
     **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), lambda args: _product(args[1], args[2], args[0])),
     "linear": _linear,

@@ -27,7 +27,8 @@ def fused(model: Model) -> Model:
 
 def turned(model: Model) -> Model:
     """The model with products that read an operand the other way round where nothing but a turn of its last two
-    dimensions lies before it: a step of addresses, no move."""
+    dimensions lies before it: a step of addresses, no move. Views that show all as it is are gone."""
+    model = _seen_through(model)
     uses, gone, put = _Uses(model), list[Node](), dict[int, Node]()
     for node in model.nodes:
         if node.meaning != "matmul":
@@ -47,6 +48,25 @@ def turned(model: Model) -> Model:
         if found is not node:
             put[id(node)] = found
     return _rewritten(model, gone, put)
+
+
+def _seen_through(model: Model) -> Model:
+    """The model without views of the shape and format of what they show."""
+    same: dict[str, str] = {}
+    nodes = []
+    for node in model.nodes:
+        node = replace(node, inputs=tuple(same.get(name, name) for name in node.inputs))
+        if links := node.keys.get("links"):
+            links = tuple(link._replace(other=same.get(link.other, link.other)) for link in links)
+            node = replace(node, keys={**node.keys, "links": links})
+        shown, result = (model.tensors[names[0]] if names else None for names in (node.inputs, node.outputs))
+        alone = node.meaning == "view" and len(node.outputs) == 1
+        if alone and shown and result and (shown.shape, shown.dtype) == (result.shape, result.dtype):
+            same[result.name] = shown.name
+        else:
+            nodes.append(node)
+    outputs = tuple(same.get(name, name) for name in model.outputs)
+    return replace(model, nodes=tuple(nodes), outputs=outputs)
 
 
 class _Uses:
@@ -110,10 +130,9 @@ def _attended(uses: _Uses, softmax: Node) -> tuple[list[Node], Node] | None:
     q, k, v = (uses.tensors[name].shape for name in (*scores.inputs, values.inputs[1]))
     if len(q) < 3 or len(k) != len(q) or len(v) != len(q):
         return None
-    tb = scores.keys.get("tb", False)
     sizes = {
-        "batch": _product(q[:-3]), "heads": q[-3], "kv_heads": k[-3], "seq_q": q[-2], "seq_k": k[-2] if tb else k[-1],
-        "head_dim": q[-1], "head_dim_v": v[-1],
+        "batch": _product(q[:-3]), "heads": q[-3], "kv_heads": k[-3], "seq_q": q[-2],
+        "seq_k": uses.tensors[scores.outputs[0]].shape[-1], "head_dim": q[-1], "head_dim_v": v[-1],
     }  # fmt: skip
     inputs, moved = _unmoved(uses, (*scores.inputs, values.inputs[1]))
     group = [*moved, scores, *group, values]

@@ -400,11 +400,12 @@ def copying(
 
 
 def repeats_of(steps: Sequence[Step]) -> tuple[Repeat, ...]:
-    """The layers that repeat at least three times and have the most steps together, where nobody says which do."""
+    """The layers (of four steps at least) that repeat three times or more and have the most steps together, where
+    nobody says which do."""
     kinds: dict[Any, int] = {}
     tokens = np.array([kinds.setdefault(kind, len(kinds)) for kind in _pattern(steps)])
     best = Repeat(0, 0, 0)
-    for size in range(1, len(tokens) // 3 + 1):
+    for size in range(4, len(tokens) // 3 + 1):
         same = np.flatnonzero(np.diff(np.concatenate(([0], tokens[size:] == tokens[:-size], [0]))))
         for begin, end in zip(same[::2], same[1::2], strict=True):
             found = Repeat(int(begin), size, int(end - begin) // size + 1)

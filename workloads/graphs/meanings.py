@@ -20,6 +20,7 @@ from workloads.ops.attention import Attention
 from workloads.ops.base import Operator
 from workloads.ops.contractions import Conv2d
 from workloads.ops.gemm import Gemm
+from workloads.ops.grouped_gemm import GroupedGemm
 from workloads.ops.lookups import Gather
 from workloads.ops.movement import Sum, Transpose
 from workloads.ops.pointwise import FUNCTIONS, Pointwise
@@ -301,11 +302,12 @@ def _chain(w: Writer, node: Node) -> list[Value] | None:
     functions, given, cols = [], [], None
     for link in found[1]:
         size = min(w.tensor(link.other).size, w.value(link.other).size) if link.other else 0
+        constant = "neg" if is_integer(start.dtype) else "scale"  # of a number that is part of the instruction
         dtype = "bool" if link.function == "dropout_backward" else start.dtype
         if size in (0, n):
-            functions.append(link.function)
+            functions.append(constant if link.function == "scale" else link.function)
         elif size == 1:
-            functions.append("scale")
+            functions.append(constant)
         elif n % size == 0 and cols in (None, size):
             functions.append("bias")
             cols, dtype = size, start.dtype
@@ -371,6 +373,21 @@ def _attention(w: Writer, node: Node) -> list[Value]:
     return [*found, *(w.beside(name, w.tensor(name).size, w.tensor(name).dtype) for name in node.outputs[1:])]
 
 
+def _grouped(w: Writer, node: Node) -> list[Value]:
+    """Rows of `groups` groups, which are even and padded to tiles of 16, each times a matrix of its own."""
+    x, weight, result = (w.tensor(name) for name in (*node.inputs[:2], node.outputs[0]))
+    groups, n = node.keys["groups"], result.shape[-1]
+    m, k = x.size // (weight.size // (groups * n)), weight.size // (groups * n)
+    op = GroupedGemm(m=m, n=n, k=k, groups=groups, align=16, dtype=x.dtype)
+    rows, of, matrices = (math.prod(operand.shape) for operand in op.operands)
+    operands = (
+        w.taken(x.name, rows, x.dtype),
+        w.beside(f"{node.outputs[0]}.groups", of, "int32"),
+        w.taken(weight.name, matrices, x.dtype),
+    )
+    return [w.g.call(node.label, op, *operands).slice(0, result.size)]
+
+
 def _all_reduce(w: Writer, node: Node) -> list[Value]:
     """A sum over `devices`."""
     return [w.g.all_reduce(node.label, w.value(node.inputs[0]), node.keys["devices"])]
@@ -388,6 +405,7 @@ MEANINGS: Mapping[str, Callable[[Writer, Node], Sequence[Value] | None]] = {
     "reduce": _reduce,
     "gather": _gather,
     "attention": _attention,
+    "grouped": _grouped,
     "all_reduce": _all_reduce,
 }
 """By meaning, who calls its operators; None where it does not take the node."""

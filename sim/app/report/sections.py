@@ -142,9 +142,15 @@ def left_out_text(found: Mapping[str, Any]) -> str:
     return f"{macs} of the multiply-adds, {moved} of the bytes: {operators} in no time{unsized}"
 
 
+_NAMED = 8
+"""Operators that the head of a report names; its data has all."""
+
+
 def streamed_text(found: Streamed, time_ps: int) -> str:
     """What share of a run bytes alone stand for: `2.1 % of the time, as copies of 1.5 MiB: MaxPool (1)`."""
-    names = ", ".join(f"{name} ({calls})" for name, calls in found.operators.items())
+    most = sorted(found.operators.items(), key=lambda item: -item[1])
+    names = ", ".join(f"{name} ({calls})" for name, calls in most[:_NAMED])
+    names += f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
     share = percent(found.to_dict(time_ps)["time_share"])
     return f"{share} of the time, for which {bytes_text(found.bytes)} stand: {names}"
 
