@@ -80,6 +80,9 @@ class Picture:
     dark: str
 
 
+_FONTS = ["DejaVu Sans", "sans-serif"]
+"""Letters of the pictures stay letters, which readers draw: their shapes would be most of a page."""
+
 _DARK: Any = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor"), palette.DARK_PAPER),
     **dict.fromkeys(
@@ -116,7 +119,7 @@ def _picture(draw: Callable[[Axes], Axes], style: Any) -> str:
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "tilewave", **style}):
+    with matplotlib.rc_context({"svg.hashsalt": "tilewave", "svg.fonttype": "none", "font.family": _FONTS, **style}):
         figure = Figure(figsize=(6.2, 4.2), layout="constrained")
         canvas = FigureCanvasSVG(figure)
         draw(figure.subplots())

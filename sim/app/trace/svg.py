@@ -1,4 +1,4 @@
-"""A timeline as one SVG picture: a row a track, coloured by what it shows, the details of a slice under the pointer."""
+"""A timeline as one SVG picture, for paper: a row a track, coloured by what it shows. The script has the details."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LETTER = 5.4
 
 
 def svg(found: Timeline) -> str:
-    """The picture; what is on a track and its parents stands at the left."""
+    """The picture; what is on a track and its parents stands at the left. Slices of a colour are one shape."""
     first, last = found.span
     rows = rows_of(found)
     reasons = sorted({s.name for s in found.slices if s.category in WAITS})
@@ -38,9 +38,9 @@ def svg(found: Timeline) -> str:
             samples = sorted((s for s in found.samples if s.track == track), key=lambda s: s.at)
             parts.append(_area(samples, found.tracks[track].unit, first, last, scale, y))
         else:
-            for piece in found.slices:
-                if piece.track == track:
-                    parts.append(_rectangle(piece, colours, first, scale, y))
+            pieces = [piece for piece in found.slices if piece.track == track]
+            parts += _shapes([p for p in pieces if p.category not in _NAMED], colours, first, scale, y)
+            parts += [_named(p, colours, first, scale, y) for p in pieces if p.category in _NAMED]
         y += height + GAP
     axis = "".join(
         f'<text x="{LABELS + (WIDTH - LABELS) * i / 5:.0f}" y="14" text-anchor="{"end" if i == 5 else "middle"}">'
@@ -78,18 +78,29 @@ def rows_of(found: Timeline) -> list[tuple[int, str]]:
     return [(track, " / ".join(found.path(track).split(" / ")[1:][-2:])) for track in sorted(used, key=order)]
 
 
-def _rectangle(piece: Slice, colours: dict[str, str], first: int, scale: float, y: int) -> str:
-    x = LABELS + (max(piece.begin, first) - first) * scale
-    width = max((piece.end - max(piece.begin, first)) * scale, 0.4)
-    details = "".join(f", {name} {value}" for name, value in piece.args.items())
-    title = f"{piece.name}: cycles {piece.begin} to {piece.end}{details}"
+def _shapes(pieces: Sequence[Slice], colours: dict[str, str], first: int, scale: float, y: int) -> list[str]:
+    """Slices of a row, those of one colour together."""
+    paths: dict[str, list[str]] = {}
+    for piece in pieces:
+        x, width = _place(piece, first, scale)
+        colour = colours.get(piece.name, palette.WORK)
+        paths.setdefault(colour, []).append(f"M{x:.1f} {y}h{width:.1f}v{ROW}h-{width:.1f}z")
+    return [f'<path fill="{colour}" d="{"".join(found)}"/>' for colour, found in paths.items()]
+
+
+def _place(piece: Slice, first: int, scale: float) -> tuple[float, float]:
+    """Where a slice begins, and how wide it is."""
+    begin = max(piece.begin, first)
+    return LABELS + (begin - first) * scale, max((piece.end - begin) * scale, 0.4)
+
+
+def _named(piece: Slice, colours: dict[str, str], first: int, scale: float, y: int) -> str:
+    """A slice with its name, as far as it has room, set apart from its neighbours."""
+    x, width = _place(piece, first, scale)
     shape = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{colours.get(piece.name, palette.WORK)}"'
-    tip = f"<title>{escape(title)}</title>"
-    if piece.category not in _NAMED:
-        return f"<rect {shape}>{tip}</rect>"
     name = piece.name.rpartition("::")[2][: int((width - 4) / _LETTER)] if width > 4 * _LETTER else ""
     text = f'<text class="on" x="{x + 2:.1f}" y="{y + ROW - 3}">{escape(name)}</text>' if name else ""
-    return f'<g>{tip}<rect {shape} stroke="#fff" stroke-width="0.6"/>{text}</g>'
+    return f'<rect {shape} stroke="#fff" stroke-width="0.6"/>{text}'
 
 
 def _area(samples: Sequence[Sample], unit: str, first: int, last: int, scale: float, y: int) -> str:
