@@ -16,6 +16,7 @@ from workloads.ops import Operator
 WITHOUT = " without "
 MECHANISMS = (
     "wgmma", "tensor_memory", "tma", "warp_specialization", "pingpong", "overlap", "multicast", "pairs", "clc",
+    "exp_on_fma",
 )  # fmt: skip
 """What a schedule can be asked to do without, where its kernels use it: each gives another program. Several are left
 out in this order, those first that others need, whatever the order in which they are asked for. A configuration's

@@ -187,7 +187,7 @@ def add_conditions(parser: Parser) -> None:
     add(
         "--without", nargs="+", action="extend", default=[], metavar="M",
         help="leave a mechanism out, as another program: tma, wgmma, tensor_memory, warp_specialization, pingpong, "
-        "overlap, multicast, pairs, clc",
+        "overlap, multicast, pairs, clc, exp_on_fma",
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Agent(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Flight:
     """A read or write of memory in progress. land: applies it early. poison: boxes that were being written when it
-    began to read."""
+    began to read; of tensor memory, where `box` is in columns, all that it reads (`whole`)."""
 
     box: Box
     write: bool
@@ -51,6 +51,7 @@ class Flight:
     what: What
     land: Callable[[], None] | None = None
     poison: list[Box] = field(default_factory=list)
+    whole: Box | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +74,13 @@ def agent_of(step: Step, read: int, done: int) -> Agent:
     if spec.lands:
         return Agent(None, NEVER, spec.asynchronous_proxy, spec.atomic)
     return Agent(OWN, warp.clocks.epoch(warp.row), spec.asynchronous_proxy, spec.atomic, True)
+
+
+def _in_columns(box: Box) -> Box:
+    """A box of a tile in tensor memory as rows and bytes of its columns, which other tiles may have too."""
+    assert isinstance(box.buffer, TensorTile)
+    tile, first, last = box.buffer.place(box.stage, box.lower[1], box.upper[1])
+    return Box(tile, 0, (box.lower[0], first), (box.upper[0], last))
 
 
 class Accesses:
@@ -100,8 +108,13 @@ class Accesses:
         if isinstance(box.buffer, RegisterTile) or 0 in clipped.shape or (in_global and name not in self._written):
             return touch
         touch.key = (-1 if in_global else cta, name, box.stage)
+        if isinstance(box.buffer, TensorTile):
+            clipped = _in_columns(clipped)
+            touch.key = (cta, clipped.buffer.name, 0)
         if not in_global or name in self._read_and_written:
             touch.flight = Flight(clipped, write, agent, step.warp, step.what)
+            if isinstance(box.buffer, TensorTile):
+                touch.flight.whole = box
             self._take_off(touch.key, touch.flight, cta)
 
         if agent.component is None:
@@ -163,7 +176,7 @@ class Accesses:
                 flight.box.buffer.name,
             )
             if other.write:
-                flight.poison.append(other.box)
+                flight.poison.append(flight.whole or other.box)
         flights.append(flight)
 
     def land_own_stores(self, touch: Touch) -> None:

@@ -424,9 +424,12 @@ class KernelBuilder:
         self._shared.append(tile)
         return tile
 
-    def tensor(self, name: str, shape: Sequence[int], dtype: str, stages: int = 1) -> TensorTile:
-        """Declares a tile in tensor memory, before the role that allocates it is written."""
-        tile = TensorTile(name, shape, dtype, stages)  # type: ignore[arg-type]
+    def tensor(
+        self, name: str, shape: Sequence[int], dtype: str, stages: int = 1, over: TensorTile | None = None
+    ) -> TensorTile:
+        """Declares a tile in tensor memory, before the role that allocates it is written. over: in the columns of
+        another one."""
+        tile = TensorTile(name, shape, dtype, stages, over)  # type: ignore[arg-type]
         self._tensor.append(tile)
         return tile
 

@@ -174,7 +174,7 @@ class RegisterTile:
 @dataclass(frozen=True)
 class TensorTile:
     """A tile in tensor memory: `stages` copies of `shape`, a row a lane; the columns of 32 bits hold one element of
-    four bytes, or several smaller ones."""
+    four bytes, or several smaller ones. over: the tile whose columns it has, in turn with that one."""
 
     space: ClassVar[Space] = Space.TENSOR
 
@@ -182,6 +182,7 @@ class TensorTile:
     shape: tuple[int, ...]
     dtype: str
     stages: int = 1
+    over: TensorTile | None = None
 
     def __post_init__(self) -> None:
         where = _checked(self, "tensor tile", 1)
@@ -189,10 +190,23 @@ class TensorTile:
         if len(self.shape) != 2 or self.shape[0] > LANES:
             raise InputError(f"{where}: shape={self.shape}: must be rows, at most {LANES}, and columns")
 
+        if self.over is not None and self.row_bytes * self.stages > self.over.row_bytes * self.over.stages:
+            raise InputError(f"{where}: {self.shape} {self.dtype} does not fit the columns of {self.over.name}")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of one stage, whole columns."""
+        return -(-self.shape[1] * DTYPE_BYTES[self.dtype] // COLUMN_BYTES) * COLUMN_BYTES
+
     @property
     def columns(self) -> int:
-        """Columns of tensor memory of all stages."""
-        return self.stages * -(-self.shape[1] * DTYPE_BYTES[self.dtype] // COLUMN_BYTES)
+        """Columns of tensor memory of all stages; none where it has those of another tile."""
+        return 0 if self.over else self.stages * self.row_bytes // COLUMN_BYTES
+
+    def place(self, stage: int, first: int, last: int) -> tuple[TensorTile, int, int]:
+        """The tile whose columns it has, and where in these, in bytes, its elements from `first` to `last` lie."""
+        width, begin = DTYPE_BYTES[self.dtype], stage * self.row_bytes
+        return self.over or self, begin + first * width, begin + last * width
 
     def stage(self, stage: IntLike = 0) -> View:
         """The whole tile of one stage."""

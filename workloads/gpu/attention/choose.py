@@ -11,7 +11,7 @@ from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
 from workloads import libraries
-from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash_decode, flash_mla, flash_triton
+from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash4, flash_decode, flash_mla, flash_triton
 from workloads.gpu.attention.blocks import WIDEST, AttentionProblem, problem
 from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.torch_math import TorchMathConfig
@@ -20,7 +20,7 @@ from workloads.gpu.select import Choice
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
-SCHEDULES = ("flash3", "flash2", "decode", "unfused")
+SCHEDULES = ("flash4", "flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
 PAGED = ("flash3-varlen", "flash2-varlen")
 """What it takes the first of for a cache in pages."""
@@ -104,6 +104,7 @@ def _varlen(p: AttentionProblem, spec: GpuSpec) -> AttentionConfig:
 
 
 _DEFAULTS: dict[str, Callable[[AttentionProblem, GpuSpec], AttentionConfig]] = {
+    "flash4": flash4.default_config,
     "flash3": lambda p, spec: flash3.default_config(p),
     "flash2": flash2.default_config,
     "decode": _decode,
