@@ -170,5 +170,8 @@ def changed_model(rng: random.Random, content: bytes) -> bytes:
 @kind("bytes of a model", *MODELS, change=changed_bytes)
 def _model(content: bytes | str, folder: Path) -> object:
     from workloads.graphs.network_file import NetworkFile
+    from workloads.graphs.onnx_graph import OnnxModel
 
-    return NetworkFile(str(file(content, folder, "net.onnx"))).with_defaults("int8").macs
+    path = str(file(content, folder, "net.onnx"))
+    graph = OnnxModel(path).with_defaults("bf16")
+    return NetworkFile(path).with_defaults("int8").macs, graph.graph(fused=False).macs, graph.graph(fused=True).macs

@@ -113,6 +113,14 @@ def _notebook(text: str, folder: Path) -> object:
     return read(file(text, folder, "x.ipynb"))
 
 
+@kind("profiler's trace", samples.TRACE, change=changed_file)
+@kind("fields of a profiler's trace", samples.TRACE, change=changed_json)
+def _trace(text: str, folder: Path) -> object:
+    from workloads.graphs.kineto import read_trace
+
+    return read_trace(Path(file(text, folder, "trace.json")))
+
+
 @kind("TPU program", samples.PROGRAM)
 def _tpu_program(text: str, folder: Path) -> object:
     from sim.tpu.assembly import assemble

@@ -76,3 +76,25 @@ NOTEBOOK = json.dumps(
     }
 )
 """A lab's notebook. It is only read: to grade it would execute it."""
+
+_MM = {"External id": 1, "Concrete Inputs": ["", ""], "Input type": ["c10::BFloat16", "c10::BFloat16"],
+       "Input Strides": [[32, 1], [1, 32]], "Input Dims": [[64, 32], [32, 16]]}  # fmt: skip
+_SUM = {
+    "External id": 2,
+    "Concrete Inputs": ["", "[-1]", "True", ""],
+    "Input type": ["float", "ScalarList", "Scalar", ""],
+    "Input Strides": [[32, 1], [], [], []],
+    "Input Dims": [[64, 32], [], [], []],
+}
+_NCCL = {"correlation": 3, "Collective name": "allreduce", "In msg nelems": 64, "Group size": 2, "dtype": "BFloat16"}
+_EVENTS = [
+    {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 9, "args": _MM},
+    {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 3, "dur": 1, "args": {"correlation": 1}},
+    {"cat": "kernel", "name": "gemm", "ts": 5, "dur": 4.5, "args": {"correlation": 1}},
+    {"cat": "cpu_op", "name": "aten::sum", "ts": 11, "dur": 9, "args": _SUM},
+    {"cat": "kernel", "name": "void reduce()", "ts": 15, "dur": 2, "args": {"External id": 2, "correlation": 2}},
+    {"cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 19, "dur": 9, "args": _NCCL},
+    {"cat": "gpu_memcpy", "name": "Memcpy DtoD", "ts": 30, "dur": 1, "args": {"bytes": 128}},
+]
+TRACE = json.dumps({"deviceProperties": [{"name": "NVIDIA H100"}],
+                    "traceEvents": [{"ph": "X", "pid": 1, "tid": 1, **event} for event in _EVENTS]})  # fmt: skip

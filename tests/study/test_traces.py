@@ -182,6 +182,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("text", "told"),
     [
         ("no json", "is no trace of PyTorch's profiler"),
+        ("\x1f\x8b no archive", "is no trace of PyTorch's profiler"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": "long"}]}', "is no trace of PyTorch's profiler"),
         ('{"traceEvents": 3}', "is no trace of PyTorch's profiler"),
         ('{"traceEvents": []}', "has no kernels of a device"),
         ('[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}]', "profile with record_shapes=True"),
@@ -189,6 +191,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_files_that_are_no_such_traces(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "wrong.json"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=told):
         read_trace(path)

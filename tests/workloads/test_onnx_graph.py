@@ -16,6 +16,7 @@ from arch.errors import InputError
 from sim import simulate
 from sim.app.cli import main
 from tests.workloads.onnx_models import FLOAT, MODELS, N, Writer, helper, onnx
+from tests.workloads.test_onnx_operators import COUNTED, model
 from workloads.graphs import Graph
 from workloads.graphs.network_file import NetworkFile
 from workloads.graphs.onnx_graph import OnnxModel
@@ -166,6 +167,17 @@ def test_the_command_takes_a_file_for_a_model(files: dict[str, str], capsys: pyt
     assert report["workload_file"]["name"] == "vit.onnx"
     assert main(["run", "onnx", "file=none.onnx", "--arch", "h100-sxm"]) == 2
     assert "none.onnx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_every_operator_with_products_multiplies_as_much_in_a_graph(tmp_path: Path, name: str) -> None:
+    node, inputs, expected, more = COUNTED[name]
+    path = tmp_path / "one.onnx"
+    path.write_bytes(model([node], inputs, **more).SerializeToString())
+    for fused in (False, True):
+        graph = graph_of(str(path), fused)
+        causal = any("causal=1" in str(step.op) for step in graph.steps)  # what is masked is not multiplied
+        assert graph.macs == expected or (causal and graph.macs < expected)
 
 
 def test_operators_of_onnx_runtime(tmp_path: Path) -> None:

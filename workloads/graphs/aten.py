@@ -16,7 +16,7 @@ from workloads.networks.onnx_operators import ModelConv
 Arguments = Sequence[Any]
 
 
-_NOT_WRITTEN_DOWN = (IndexError, TypeError, ValueError, AttributeError, StopIteration)
+_NOT_WRITTEN_DOWN = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 """What is raised where an argument is missing that a trace or a program did not write down."""
 
 

@@ -11,6 +11,7 @@ import ast
 import bisect
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +22,16 @@ from arch import reading
 from arch.errors import InputError
 from workloads.graphs.aten import Aten, dtype_of
 from workloads.graphs.meanings import Node, Tensor
+from workloads.ops.base import MAX_EXTENT
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what takes a device's time."""
 _FRACTIONS = ("fp32", "bf16", "fp16", "fp64", "fp8")
+_NO_TRACE = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError),
+    zlib.error,
+)
+"""What is raised by a file that holds something else."""
 _NOT_THERE = "its launch is not in the trace"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _COLLECTIVES = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
@@ -71,11 +78,27 @@ def read_trace(path: Path) -> MeasuredTrace:
     what = f"trace {path}"
     content = reading.content(path, what, reading.MOST_BINARY_BYTES)
     try:
-        document = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-        events = document["traceEvents"] if isinstance(document, dict) else document
-        found = _Events([event for event in events if isinstance(event, dict) and event.get("ph") == "X"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{what}: is no trace of PyTorch's profiler: {type(error).__name__}: {error}") from None
+        return _read(path.name, what, json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content))
+    except InputError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        EOFError,
+        LookupError,
+        OSError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as e:
+        said = f"{type(e).__name__}: {e}"[:200]
+        raise InputError(f"{what}: is no trace of PyTorch's profiler: {said}") from None
+
+
+def _read(name: str, what: str, document: Any) -> MeasuredTrace:
+    """A trace from its document. InputError for one without a device or shapes; another error for what is none."""
+    events = document["traceEvents"] if isinstance(document, dict) else document
+    found = _Events([event for event in events if isinstance(event, dict) and event.get("ph") == "X"])
     if not found.device:
         raise InputError(f"{what}: has no kernels of a device; profile with ProfilerActivity.CUDA")
     if not any("Input Dims" in _args(op) for op in found.operators):
@@ -84,7 +107,7 @@ def read_trace(path: Path) -> MeasuredTrace:
     device = str(properties[0].get("name", "")) if properties else ""
     aten = Aten()
     calls = tuple(_call(aten, found, op, kernels) for op, kernels in found.launched())
-    return MeasuredTrace(path.name, device, calls, aten.tensors)
+    return MeasuredTrace(name, device, calls, aten.tensors)
 
 
 def _args(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -201,13 +224,21 @@ def _arguments(aten: Aten, args: Mapping[str, Any], usual: str) -> Iterator[Any]
     concrete = args.get("Concrete Inputs") or [""] * len(dims)
     for shape, kind, stride, text in zip(dims, kinds, strides, concrete, strict=False):
         if isinstance(kind, list):  # of a list of tensors
-            yield [aten.fresh(tuple(one), dtype_of(of)) for one, of in zip(shape, kind, strict=False)]
+            yield [aten.fresh(_shape(one), dtype_of(of)) for one, of in zip(shape, kind, strict=False)]
         elif shape and isinstance(shape[0], list):  # whose formats the profiler leaves out
-            yield [aten.fresh(tuple(one), usual) for one in shape]
+            yield [aten.fresh(_shape(one), usual) for one in shape]
         elif dtype_of(kind) and not text:
-            yield aten.fresh(tuple(shape), dtype_of(kind), tuple(stride))
+            yield aten.fresh(_shape(shape), dtype_of(kind), _shape(stride))
         else:
             yield _concrete(text)
+
+
+def _shape(sizes: Any) -> tuple[int, ...]:
+    """Sizes or strides; ValueError for what is none."""
+    found = tuple(int(size) for size in sizes)
+    if any(size < 0 or size > MAX_EXTENT**2 for size in found):
+        raise ValueError(f"{list(found)} are no sizes")
+    return found
 
 
 def _concrete(text: Any) -> Any:

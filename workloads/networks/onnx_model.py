@@ -94,17 +94,18 @@ def read_onnx(content: bytes, what: str, batch: int) -> Model:
 def read_nodes(content: bytes, what: str, batch: int) -> ModelNodes:
     """All operators of a model, as `read_onnx` reads and refuses it. InputError for shapes that are not known, too."""
     found, model = _read(content, what, batch)
-    if found.unknown:
-        raise InputError(
-            f"{found.unknown[0]}: its shapes cannot be inferred; network file=... others=count goes without"
-        )
     shapes, formats = _inferred(model, what)
-    nodes = tuple(
-        ModelNode(_operator(node), _call(node, _where(node, number, what), shapes), tuple(filter(None, node.output)))
-        for number, node in enumerate(model.graph.node)
-        if not found.known_before.issuperset(node.output)
-    )
-    return ModelNodes(nodes, shapes, formats, tuple(value.name for value in model.graph.output))
+    needed = {*(name for node in model.graph.node for name in node.input), *(out.name for out in model.graph.output)}
+    nodes = []
+    for number, node in enumerate(model.graph.node):
+        if found.known_before.issuperset(node.output):
+            continue
+        call = _call(node, _where(node, number, what), shapes)
+        outputs = tuple(name for name in node.output if name and (name in shapes or name in needed))
+        if any(name and name not in shapes for name in (*node.input, *outputs)):
+            call.refuse("its shapes cannot be inferred; network file=... others=count goes without")
+        nodes.append(ModelNode(_operator(node), call, outputs))
+    return ModelNodes(tuple(nodes), shapes, formats, tuple(value.name for value in model.graph.output))
 
 
 def _read(content: bytes, what: str, batch: int) -> tuple[_Found, Any]:
