@@ -56,6 +56,19 @@ def test_tracks_are_those_of_the_chip(hopper: Timeline, turing: Timeline) -> Non
     assert {"L2 read", "DRAM read", "tensor pipes busy"} <= counters
 
 
+def test_products_of_a_pair_are_on_both_tensor_cores() -> None:
+    """A row for the tensor core of an SM, loads of tensor memory beside it; what a pair multiplies is on both SMs."""
+    schedule = "tcgen05 256x128x64 pair stages 3"
+    found = by_track(trace("gemm m=256 n=128 k=256 tb=T dtype=bf16", "b200", Wanted(last_unit=147), schedule=schedule))
+    cores = [path for path in found if path.endswith("/ tensor core")]
+    assert len(cores) == 2
+    first, second = ([(s.begin, s.end, s.name) for s in found[path]] for path in cores)
+    assert first == second
+    assert [name for *_, name in first] == ["tcgen05_mma x4 of a pair"] * 4
+    assert any("tensor memory 0" in path for path in found)
+    assert not any("tensor pipe" in path for path in found)
+
+
 @pytest.mark.parametrize("which", ["hopper", "turing"])
 def test_slices_of_a_track_do_not_overlap_and_warps_are_never_without_a_state(
     which: str, request: pytest.FixtureRequest

@@ -223,7 +223,8 @@ _SPECS = (
         track="tensor core",
     ),
     OpSpec(
-        "tcgen05_cp", Unit.TCGEN05, "TCGEN05_CP", group=TCGEN05, dst=_TENSOR, srcs=(_SHARED,), track="tensor core",
+        "tcgen05_cp", Unit.TCGEN05, "TCGEN05_CP", group=TCGEN05, dst=_TENSOR, srcs=(_SHARED,),
+        track="copies to tensor memory",
     ),
     OpSpec(
         "tcgen05_commit", Unit.TCGEN05, "TCGEN05_COMMIT", Action.ARRIVE_AFTER_GROUP, TCGEN05, barrier=True,

@@ -24,7 +24,7 @@ from sim.gpu.counters import Counter
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Kernel, Op, walk
-from sim.gpu.language.ops import Action, Space, Unit
+from sim.gpu.language.ops import TCGEN05, Action, Space, Unit
 from sim.gpu.units.events import PHASE_SHIFT, TRACE_BEGIN, TRACE_END, Event, Reason, TraceRow
 from sim.memory.counters import MemoryCounter
 
@@ -43,7 +43,8 @@ class _State(NamedTuple):
 
 class _Shown(NamedTuple):
     """How an op or instruction is shown. lane: beside its warp, empty for none. lands: on a barrier; awaits: a phase of
-    one. instructions: how many it stands for. place: in the source."""
+    one. instructions: how many it stands for. place: in the source. queued: by the tensor core of its SM, or of both of
+    a pair."""
 
     label: str
     lane: str
@@ -54,6 +55,8 @@ class _Shown(NamedTuple):
     barrier: str
     instructions: int
     place: str
+    queued: bool = False
+    pair: bool = False
 
 
 class _Rate(NamedTuple):
@@ -90,7 +93,8 @@ class Collector:
         kernel = result.kernel
         self.ops = _shown(kernel)
         self.roles = [role.name for role in kernel.roles for _ in range(role.warps)]
-        self.clusters = [place.cluster for place in places(kernel)] if kernel.cluster_size > 1 else None
+        self.places = places(kernel) if kernel.cluster_size > 1 else []
+        self.clusters = [place.cluster for place in self.places] if self.places else None
         self.warps_per_sm = launch.occupancy.warps
         assert result.events is not None
         assert result.trace is not None
@@ -192,6 +196,7 @@ class Collector:
 
     def _tma(self, sms: dict[int, int]) -> None:
         """What runs beside its warp, TMA boxes and loads, in lanes; what lands on an mbarrier begins a flow."""
+        queued: list[tuple[int, _Shown, np.ndarray]] = []
         for row in self.events[np.argsort(self.events[:, Event.T_ISSUE], kind="stable")]:
             op = self.ops[int(row[Event.OP])]
             sm = self._sm_of(int(row[Event.CTA]), int(row[Event.WARP]))
@@ -205,8 +210,32 @@ class Collector:
                 bar, phase = _barrier(int(row[Event.VALUE]))
                 self.flows[self._group(int(row[Event.CTA])), bar, phase] += flows
                 args["barrier"] = f"{op.barrier} phase {phase}"
-            if op.lane:
+            if op.queued:
+                queued.append((sm, op, row))
+            elif op.lane:
                 self.found.add_in_lane(sms[sm], op.lane, begin, end, op.label, op.category, args=args, flows=flows)
+
+        self._tensor_cores(sms, queued)
+
+    def _tensor_cores(self, sms: dict[int, int], queued: list[tuple[int, _Shown, np.ndarray]]) -> None:
+        """What the tensor cores with tensor memory execute, one after the other, copies beside it; a pair's on both."""
+        free: dict[tuple[int, str], int] = defaultdict(int)
+        for sm, op, row in sorted(queued, key=lambda one: int(one[2][Event.T_READ])):
+            cta, end = int(row[Event.CTA]), int(row[Event.T_READ])
+            both = {sm, self._partner(cta)} if op.pair else {sm}
+            for place in sorted(one for one in both if one in sms):
+                begin = max(int(row[Event.T_ISSUE]), free[place, op.lane])
+                args: dict[str, str | int] = {"CTA": cta, "instructions": op.instructions, **_line(op)}
+                label = f"{op.label} of a pair" if op.pair else op.label
+                track = self.found.child(op.lane, sms[place])
+                self.found.add(track, self.at(min(begin, end)), self.at(end), label, "tensor", args)
+                free[place, op.lane] = max(free[place, op.lane], end)
+
+    def _partner(self, cta: int) -> int:
+        """SM of the other CTA of a pair, -1 if it is not shown."""
+        place = self.places[cta]
+        peer = place.peers[place.rank ^ 1]
+        return next((slot // self.warps_per_sm for (other, _), slot in self.slots.items() if other == peer), -1)
 
     def _group(self, cta: int) -> int:
         """CTAs whose barriers one TMA box can fill: those of a cluster."""
@@ -355,8 +384,9 @@ def _shown(kernel: Kernel) -> list[_Shown]:
     return [
         _Shown(
             _label(op), op.spec.track, "tma" if op.spec.unit is Unit.TMA else "load", op.spec.lands,
-            op.spec.action is Action.AWAIT_PHASE, op.spec.accumulates, op.barrier.name if op.barrier else "", op.count,
-            op.line,
+            op.spec.action is Action.AWAIT_PHASE, op.spec.accumulates and op.spec.group is not TCGEN05,
+            op.barrier.name if op.barrier else "", op.count, op.line, op.spec.group is TCGEN05 and bool(op.spec.track),
+            op.pair,
         )
         for role in kernel.roles for op in walk(role.body)
     ]  # fmt: skip
