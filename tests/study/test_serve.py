@@ -120,6 +120,10 @@ def test_memory_is_that_of_weights_and_cache() -> None:
     assert memory.free + memory.weights + memory.activations == h100.dram.size_bytes * 90 // 100
     with pytest.raises(InputError, match=r"nearest that fits: llama3\.1-70b tp=2 or llama3\.1-70b dtype=fp8"):
         fitted(Deployment.of("llama3.1-70b"), h100)
+    with pytest.raises(InputError, match=r"nearest that fits: llama3\.1-70b tp=2$"):
+        fitted(Deployment.of("llama3.1-70b"), load_arch("a100-sxm4-80gb"))  # which multiplies no fp8
+    experts = Memory.of(Deployment.of("deepseek-v3 tp=8"), load_arch("h200-sxm"))  # some layers have none
+    assert experts.weights == pytest.approx(671e9 / 8, rel=0.03)  # 8 bits, embedding, head and latent products more
     with pytest.raises(InputError, match="no number of devices"):
         fitted(Deployment.of("tiny isl=2000000000 osl=100000000"), h100)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
+from arch.gpu import GpuSpec
 from arch.spec import MachineSpec
 from sim.app.report.text import bytes_text
+from workloads.graphs import Graph
 from workloads.graphs.llama import Llama
 from workloads.graphs.model import Model
 from workloads.graphs.models import model_of
@@ -129,17 +130,29 @@ class Memory:
     def of(cls, deployment: Deployment, machine: MachineSpec) -> Memory:
         """What a deployment needs on a machine."""
         sizes = deployment.sizes
-        seq = min(deployment.budget, deployment.isl)
-        op = deployment.step(layers=1, batch=max(1, deployment.budget // seq), seq=seq, page=deployment.page)
-        graph = op.with_defaults(machine.default_dtype).graph(fused=True)
-        weights = {name: size for name, size in graph.sizes_bytes.items() if re.search(r"_(weight|bias)$", name)}
-        layer = sum(size for name, size in weights.items() if name[0].isdigit())
-        all_weights = layer * sizes.layers + sum(weights.values()) - layer
+        first = min(sizes.dense + 1, sizes.layers)  # one of the layers that repeat, and those in front of them
+        op = _prefill(deployment, first).with_defaults(machine.default_dtype)
+        graph = op.graph(fused=True)
+        front = _weights(graph)
+        layer = _weights(replace(op, layers=first + 1).graph(fused=True)) - front if sizes.layers > first else 0
+        all_weights = front + (sizes.layers - first) * layer
         activations = graph.addresses()[1] - sum(graph.sizes_bytes[name] for name in graph.inputs)
-        bytes_each = DTYPE_BYTES[op.with_defaults(machine.default_dtype).between]
+        bytes_each = DTYPE_BYTES[op.between]
         token = sizes.layers * sizes.cached_elements(deployment.tp) * bytes_each
         room = machine.dram.size_bytes * deployment.memory // 100  # type: ignore[attr-defined]
         return cls(all_weights, activations, token, room - all_weights - activations)
+
+
+def _prefill(deployment: Deployment, layers: int) -> Llama:
+    """A step of prompts with as many tokens as one may have."""
+    seq = min(deployment.budget, deployment.isl)
+    batch = max(1, deployment.budget // seq)
+    return deployment.step(layers=layers, batch=batch, seq=seq, page=deployment.page)
+
+
+def _weights(graph: Graph) -> int:
+    """Bytes of the weights of a graph."""
+    return sum(graph.sizes_bytes[name] for name in graph.inputs if name.endswith(("_weight", "_bias")))
 
 
 def fitted(deployment: Deployment, machine: MachineSpec) -> Memory:
@@ -164,5 +177,6 @@ def _nearest(deployment: Deployment, machine: MachineSpec) -> Iterator[Deploymen
     with contextlib.suppress(InputError):  # heads cannot be shared out further
         more = (replace(deployment, tp=deployment.tp << n) for n in range(1, _MOST_DOUBLINGS))
         yield from itertools.islice(filter(fits, more), 1)
-    if deployment.dtype is None and fits(narrow := replace(deployment, dtype="fp8")):
+    multiplies = isinstance(machine, GpuSpec) and machine.tensor_flops_per_cycle("fp8") > 0
+    if multiplies and deployment.dtype is None and fits(narrow := replace(deployment, dtype="fp8")):
         yield narrow
