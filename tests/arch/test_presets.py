@@ -14,7 +14,7 @@ from arch.load import list_archs, load_arch
 from arch.preset_file import IDENTITY
 from arch.show import describe, json_schema
 
-KINDS = ("vendor: ", "measured: ", "derived: ", "model: ", "assumed: ", "calibrated on ")
+KINDS = ("vendor: ", "measured: ", "derived: ", "model: ", "assumed: ", "calibrated on ", "announced: ", "range: ")
 ALL = list_archs()
 GPUS = [name for name in ALL if load_arch(name).family == "gpu"]
 
@@ -24,7 +24,7 @@ def test_every_machine_that_is_promised_ships() -> None:
         "t4 rtx-2080ti titan-rtx v100-sxm2 v100-sxm2-32gb v100-pcie a100-sxm4-40gb a100-sxm4-80gb a100-pcie-80gb a30 "
         "a10 a40 rtx-a6000 rtx-3090 jetson-agx-orin l4 l40 l40s rtx-6000-ada rtx-4090 "
         "h100-pcie h100-sxm h100-nvl h200-sxm h200-nvl h20 h800-sxm gh200-96gb b200 gb200 b300 gb300 "
-        "rtx-5090 rtx-pro-6000"
+        "rtx-5090 rtx-pro-6000 rubin-announced"
     )
     assert set(wanted.split()) <= set(ALL)
     assert {"sn40l", "sn40l-256mac", "plasticine"} <= set(ALL)
@@ -92,7 +92,9 @@ PEAKS = [
     ("h200-nvl", {"bf16": 835.5, "fp8": 1670.5}),
     ("h100-pcie", {"fp32": 51, "tf32": 378, "bf16": 756, "fp8": 1513, "int8": 1513}),
     ("h100-sxm", {"fp32": 67, "tf32": 494.5, "fp16": 989, "bf16": 989, "fp8": 1979, "int8": 1979}),
-    ("b200", {"fp32": 74.5}),
+    ("b200", {"fp32": 74.5, "bf16": 2250, "fp8": 4500}),
+    ("b300", {"bf16": 2250, "nvfp4": 13500}),
+    ("rubin-announced", {"nvfp4": 35000, "fp8": 17500, "bf16": 4000}),
     ("rtx-5090", {"bf16": 209.5, "fp8": 419, "mxfp8": 838, "nvfp4": 1676, "int8": 838}),
     ("rtx-pro-6000", {"bf16": 503.8, "fp8": 1007.6, "nvfp4": 2015}),
     ("h20", {"bf16": 148, "fp8": 296, "int8": 296}),
@@ -151,9 +153,9 @@ def test_generations_have_what_they_have_and_nothing_more(name: str) -> None:
     assert ("int8" in formats) == (generation >= 1)
     lanes = 32 / spec.instruction("ffma", "fp32").interval_cycles * spec.sm.sub_cores
     assert lanes == (
-        128 if spec.chip in ("GA102", "GA10B", "AD102", "AD104", "GH100", "GB100", "GB110", "GB202") else 64
+        128 if spec.chip in ("GA102", "GA10B", "AD102", "AD104", "GH100", "GB100", "GB110", "GB202", "R100") else 64
     )
-    assert spec.l2.partitions == (2 if spec.chip in ("GA100", "GH100", "GB100", "GB110") else 1)
+    assert spec.l2.partitions == (2 if spec.chip in ("GA100", "GH100", "GB100", "GB110", "R100") else 1)
     assert spec.has_instruction("mma", "fp16", ("m8n8k4", "m16n8k8", *4 * ["m16n8k16"])[generation])
 
 
