@@ -59,8 +59,8 @@ class TritonConfig(MmaConfig):
     def check(self, p: Problem, spec: GpuSpec) -> None:
         """InputError if the machine or the problem cannot take this configuration."""
         where = f"schedule={self.schedule}"
-        if spec.tma is not None:
-            raise InputError(f"{where}: Triton multiplies by wgmma on {spec.name}, which is not written; nearest: mma")
+        if any(row.op in ("wgmma", "tcgen05_mma") for row in spec.instructions):
+            raise InputError(f"{where}: Triton multiplies by the asynchronous tensor unit of {spec.name}; nearest: mma")
         if spec.cp_async is None:
             raise InputError(
                 f"{where}: {spec.name} has no cp.async, by which the tutorial's kernel copies; nearest: mma"
