@@ -26,6 +26,10 @@ TOPICS: Mapping[Path, tuple[str, ...]] = {
     DOCS / "accuracy" / "collectives.md": ("all_reduce", "reduce_scatter", "all_gather", "alltoall"),
 }
 """Pages that have the groups of some operators."""
+BOARDS: Mapping[Path, tuple[str, ...]] = {
+    DOCS / "blackwell.md": ("b200", "gb200", "b300", "gb300", "rtx-5090", "rtx-pro-6000"),
+}
+"""Pages that have the groups of some machines."""
 
 PICTURE = DOCS / "images" / "intervals.svg"
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -168,6 +172,8 @@ def texts() -> dict[tuple[Path, str], str]:
     }
     for page, ops in TOPICS.items():
         found[page, "errors"] = groups(result for result in results if result.op in ops)
+    for page, machines in BOARDS.items():
+        found[page, "errors"] = groups(result for result in results if result.machine in machines)
     return found
 
 
