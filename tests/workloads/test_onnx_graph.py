@@ -15,6 +15,8 @@ import pytest
 from arch.errors import InputError
 from sim import simulate
 from sim.app.cli import main
+from sim.app.run import compare
+from sim.app.study.sweep import sweep
 from tests.workloads.onnx_models import FLOAT, MODELS, N, Writer, helper, onnx
 from tests.workloads.test_onnx_operators import COUNTED, model
 from workloads.graphs import Graph
@@ -141,6 +143,15 @@ def test_streams_take_as_long_as_their_bytes(files: dict[str, str]) -> None:
     streams = sum(whole["host_us"].values())
     assert streams == pytest.approx(whole["streamed"]["bytes"] / 1200e3, rel=1e-3)
     assert sum(half["host_us"].values()) == pytest.approx(2 * streams, rel=1e-3)
+
+
+def test_studies_say_what_bytes_stand_for(files: dict[str, str], tmp_path: Path) -> None:
+    workload = f"onnx file={files['resnet']}"
+    both = str(compare(workload, ["tpu-v4", "gemmini"]))
+    assert both.count("MaxPool (1)") >= 2
+    assert "Streamed" in both
+    varied = sweep(workload, "tpu-v4", ["batch=1,2"], store=tmp_path / "store", workers=1)
+    assert "Streamed" in str(varied)
 
 
 def test_others_are_counted_refused_or_on_the_host(files: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from sim.app.report.record import RunRecord
 from sim.app.report.render import Shown
 from sim.app.report.report import SCHEMA_VERSION, Report
 from sim.app.report.schedules import named
-from sim.app.report.sections import Section, left_out_text, verdict
+from sim.app.report.sections import Section, left_out_text, streamed_text, verdict
 from sim.app.report.text import bytes_text, ghz_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class Comparison(Shown):
             Section(self.title, tuple(_cells(report) for report in self.reports), _HEADER),
             Section("What each time contains", tuple(_contents(report) for report in self.reports), _CONTENTS),
             Section("Left out", tuple(_left_out(report.record) for report in self.reports if report.record.left_out)),
+            Section("Streamed", tuple(_streamed(report.record) for report in self.reports if report.record.streamed)),
         ]
         for report in self.reports:
             said = verdict(report)
@@ -105,6 +106,12 @@ _HEADER = (
     *("machine", "dtype", "time", "cycles", "clock", "TFLOPS", "of peak", "bound"),
     *("ops/byte", "ridge", "external", "energy", "pJ/op", "schedule"),
 )
+
+
+def _streamed(run: RunRecord) -> tuple[str, str]:
+    """What of the workload takes as long as its bytes on a machine."""
+    assert run.streamed is not None
+    return run.machine_label, streamed_text(run.streamed.to_dict(run.time_ps))
 
 
 def _left_out(run: RunRecord) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sim.app.report.asked import Asked
 from sim.app.report.figures import Figures, hit_rates, level_bytes, shares, total
 from sim.app.report.profile import classes, profile, whole
-from sim.app.report.record import RunRecord, Streamed
+from sim.app.report.record import RunRecord
 from sim.app.report.text import bytes_text, ghz_text, ops_text, percent, time_text, words
 from sim.app.report.verdict import sentences
 
@@ -122,7 +122,7 @@ def _headline(report: Report) -> Section:
     if run.left_out is not None:
         rows.append(("left out", left_out_text(run.left_out.to_dict(run.macs, run.operand_bytes))))
     if run.streamed is not None:
-        rows.append(("streamed", streamed_text(run.streamed, run.time_ps)))
+        rows.append(("streamed", streamed_text(run.streamed.to_dict(run.time_ps))))
     if asked.conditions:
         rows.append(("conditions", ", ".join(filter(None, (_condition(*pair) for pair in asked.conditions.items())))))
     if run.check is not None:
@@ -146,13 +146,13 @@ _NAMED = 8
 """Operators that the head of a report names; its data has all."""
 
 
-def streamed_text(found: Streamed, time_ps: int) -> str:
-    """What share of a run bytes alone stand for: `2.1 % of the time, as copies of 1.5 MiB: MaxPool (1)`."""
-    most = sorted(found.operators.items(), key=lambda item: -item[1])
+def streamed_text(found: Mapping[str, Any]) -> str:
+    """What share of a run bytes alone stand for, of `streamed` by schema.json: `2.1 % of the time, for which 1.5 MiB
+    stand: MaxPool (1)`."""
+    most = sorted(found["operators"].items(), key=lambda item: -item[1])
     names = ", ".join(f"{name} ({calls})" for name, calls in most[:_NAMED])
     names += f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
-    share = percent(found.to_dict(time_ps)["time_share"])
-    return f"{share} of the time, for which {bytes_text(found.bytes)} stand: {names}"
+    return f"{percent(found['time_share'])} of the time, for which {bytes_text(found['bytes'])} stand: {names}"
 
 
 def _achieved(figures: Figures, dtype: str) -> str:

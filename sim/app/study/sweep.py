@@ -17,7 +17,7 @@ from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
 from sim.app.report.render import Shown
 from sim.app.report.schedules import Switch, switches
-from sim.app.report.sections import Section, left_out_text
+from sim.app.report.sections import Section, left_out_text, streamed_text
 from sim.app.report.text import percent, time_text
 from sim.app.study.axes import Base, Point, axes_of, numeric, points
 from sim.app.study.case import Answer, key_of
@@ -205,11 +205,13 @@ class Sweep(Shown):
         ]
         if any(switched for _, switched in ran):
             title += "; * another schedule than the row above"
-        left_out = [row.answer.report.get("left_out") for row, _ in ran if row.answer.report is not None]
-        texts = dict.fromkeys(left_out_text(one) for one in left_out if one)
+        reports = [row.answer.report for row, _ in ran if row.answer.report is not None]
+        texts = dict.fromkeys(left_out_text(one["left_out"]) for one in reports if "left_out" in one)
+        streamed = dict.fromkeys(streamed_text(one["streamed"]) for one in reports if "streamed" in one)
         found = [
             Section(title, rows, (*self.keys, *_HEADER)),
             Section("Left out", tuple((text,) for text in texts)),
+            Section("Streamed", tuple((text,) for text in streamed)),
             Section("Operators that run another schedule than in the row above", self._switch_rows(), _SWITCH_HEADER),
             Section(f"Not run: {len(missing)}", tuple(missing)),
         ]
