@@ -16,7 +16,7 @@ from arch.load import load_arch
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.deadlock import DeadlockError
-from sim.gpu.language import KernelBuilder, Program, RegisterTile, RoleBuilder
+from sim.gpu.language import WARP, KernelBuilder, Program, RegisterTile, RoleBuilder
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.units.events import Event
 from tests.gpu.kernels import numbers, tensor_gemm
@@ -119,6 +119,10 @@ WRONG = {
     "another warp's lanes": (
         lambda r, tile: r.tcgen05_ld(RegisterTile("x", (32, 64), "fp32").whole, tile[0, 0:32, :]),
         "reaches lanes 0 to 31; its warp has 32 and 31 more",
+    ),
+    "used and never allocated": (
+        lambda r, tile: r.tcgen05_ld(RegisterTile("x", (32, 64), "fp32").whole, tile[0, WARP * 32 : 32, :]),
+        "uses tensor memory that its CTA does not have",
     ),
     "never allocated": (
         lambda r, tile: r.tcgen05_dealloc(),
