@@ -14,14 +14,17 @@ import csv
 import json
 import statistics
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from arch.errors import InputError
+from arch.load import load_arch
 from scripts.tables.place import DOCS, put, today
 from sim.app.serving.curve import serve
+from sim.app.serving.deployment import Deployment, fitted
 from workloads.accuracy.splits import SPLITS, split
 
 PAGE = DOCS / "models.md"
@@ -54,47 +57,45 @@ def deployment(row: Mapping[str, str]) -> str:
     """A row's deployment but for its concurrency; InputError for one that has no form here."""
     tp, ep = int(row["tp"]), int(row["moe_ep"] or 1)
     if row["dtype"] not in FORMATS:
-        raise InputError(f"dtype={row['dtype']}: weights of 4 bits")
-    if int(row["attention_dp"] or 1) > 1 or ep > tp or tp > 8:
+        raise InputError("experts of 4 bits")
+    if int(row["attention_dp"] or 1) > 1 or ep > tp or tp > 8 or int(row["moe_tp"] or 1) > tp:
         raise InputError("attention of data parallel devices")
     experts = f" ep={ep}" if ep > 1 else ""
     return f"{shape(row)}{experts} dtype={FORMATS[row['dtype']]} {HABITS[row['framework']]}"
 
 
-def run(
-    found: Iterable[dict[str, str]], known: list[dict[str, Any]], keep: Path | None, workers: int
-) -> list[dict[str, Any]]:
-    """Results of rows, those that are known first. keep: where new ones go."""
-    done = {tuple(result[name] for name in result["row"]) for result in known}
+def run(asked: Iterable[dict[str, str]], known: Sequence[dict[str, Any]], keep: Path, workers: int) -> None:
+    """Runs rows that are not known and have a form here, those of one deployment together. keep: where results go."""
+    done = {_key(result) for result in known}
     groups: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    results = list(known)
-    for row in found:
-        if tuple(row.values()) in done:
-            continue
-        try:
+    for row in asked:
+        if _key(row) not in done and not refusal(row):
             groups[row["machine"], deployment(row)].append(row)
-        except InputError as error:
-            results.append({**row, "row": list(row), "reason": str(error)})
     for (machine, text), group in groups.items():
         clients = sorted({int(row["concurrency"]) for row in group})
-        try:
-            curve = serve(text, machine, [f"concurrency={','.join(map(str, clients))}"], workers=workers)
-            by_clients: dict[int, Any] = {int(r.values["concurrency"]): r for r in curve.rows}
-        except InputError as error:
-            results += [{**row, "row": list(row), "reason": str(error)} for row in group]
-            continue
+        curve = serve(text, machine, [f"concurrency={','.join(map(str, clients))}"], workers=workers)
+        by_clients = {int(point.values["concurrency"]): point for point in curve.rows}
         new = [_result(row, by_clients[int(row["concurrency"])]) for row in group]
         print("\n".join(map(_line, new)), file=sys.stderr, flush=True)
-        results += new
-        if keep:
-            with keep.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(result) + "\n" for result in new)
-    return results
+        with keep.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(result) + "\n" for result in new)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a row from others."""
+    return tuple(row[name] for name in (*GROUP, "tp", "moe_ep", "concurrency", "isl", "osl", "version", "tpot_ms"))
+
+
+def refusal(row: Mapping[str, str]) -> str:
+    """Why a row has no form here, or does not fit; nothing where it runs."""
+    try:
+        fitted(Deployment.of(f"{deployment(row)} concurrency={row['concurrency']}"), load_arch(row["machine"]))
+    except InputError as error:
+        return str(error).partition(":")[0] if "leave no room" not in str(error) else "does not fit the memory"
+    return ""
 
 
 def _result(row: dict[str, str], simulated: Any) -> dict[str, Any]:
-    if simulated.reason:
-        return {**row, "row": list(row), "reason": simulated.reason}
     tpot_ms, ttft_ms = 1000 * simulated.tpot_s, 1000 * simulated.ttft_s
     error = 100 * (tpot_ms / float(row["tpot_ms"]) - 1)
     return {
@@ -111,21 +112,19 @@ def _line(result: Mapping[str, Any]) -> str:
     where = f"{result['machine']} {result['framework']} {result['dtype']} {shape(result)} c={result['concurrency']}"
     if result.get("split") == "sealed":
         return f"{where}: sealed"
-    if "error" not in result:
-        return f"{where}: {result['reason']}"
     times = f"{result['tpot']:.2f} of {result['tpot_ms']} ms ({result['error']:+.1f} %)"
     return f"{where}: {times}, first token {result['ttft']:.0f} of {result['ttft_ms']} ms"
 
 
-def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """The tables: errors by model, board, format and framework, and rows that do not run."""
+def table(results: Sequence[Mapping[str, Any]], refused: Mapping[tuple[str, str, str], int], of: int) -> str:
+    """The tables: errors by model, board, format and framework, and rows that do not run. of: rows in all."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
-        if "error" in result:
-            groups[tuple(result[name] for name in GROUP)].append(result)
+        groups[tuple(result[name] for name in GROUP)].append(result)
     lines = [
         f"{today()}. Time per output token at concurrency up to 16, errors in per cent of the measured time: mean of "
-        "the absolute, bias, worst. On `fitted` rows figures may be calibrated, `held` and `sealed` ones judge.",
+        f"the absolute, bias, worst; of {len(results)} rows of {of}, {sum(refused.values())} of which do not run. On "
+        "`fitted` rows figures may be calibrated (none was), `held` and `sealed` ones judge.",
         "",
         "| model | board | format | framework | fitted | mean | bias | worst | held | mean | bias | worst "
         "| sealed | mean | bias | worst |",
@@ -135,10 +134,9 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
         parts = [[r["error"] for r in found if r["split"] == name] for name in SPLITS]
         cells = [cell for errors in parts for cell in _cells(errors)]
         lines.append(f"| {' | '.join([*key, *cells])} |")
-    reasons = Counter((r["model"], r["machine"], r["reason"].partition(":")[0]) for r in results if "reason" in r)
-    if reasons:
-        lines += ["", "| rows that did not run | model | board | why |", "|---|---|---|---|"]
-        lines += [f"| {count} | {' | '.join(key)} |" for key, count in sorted(reasons.items())]
+    if refused:
+        lines += ["", "| rows that do not run | model | board | why |", "|---|---|---|---|"]
+        lines += [f"| {count} | {' | '.join(key)} |" for key, count in sorted(refused.items())]
     return "\n".join(lines)
 
 
@@ -158,9 +156,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def write(options: argparse.Namespace) -> int:
     """Runs the rows, and writes the table."""
-    kept = options.results
-    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept and kept.is_file() else []
-    words = {tuple(word.split(",")) for word in options.only}
-    asked = [row for row in rows() if not words or any(set(word) <= set(row.values()) for word in words)]
-    put(options.page, "serving", table(run(asked, known, kept, options.workers)))
+    kept, all_rows = options.results, rows()
+    words = [set(word.split(",")) for word in options.only]
+    asked = [row for row in all_rows if not words or any(word <= set(row.values()) for word in words)]
+    with tempfile.TemporaryDirectory() as folder:
+        keep = kept or Path(folder) / "results"
+        run(asked, _read(keep), keep, options.workers)
+        results = _read(keep)
+    refused = Counter((row["model"], row["machine"], why) for row in all_rows if (why := refusal(row)))
+    put(options.page, "serving", table(results, refused, len(all_rows)))
     return 0
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Results that a file holds."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
