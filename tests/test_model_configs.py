@@ -280,9 +280,9 @@ def test_experts_of_8_bits_are_multiplied_by_wgmma_on_hopper() -> None:
 
 
 def test_devices_share_out_whole_experts() -> None:
-    op = Llama(model="qwen3-30b-a3b", phase="decode", tp=4, ep=2, dtype="bf16")
+    op = Llama(model="qwen3-30b-a3b", phase="decode", tp=4, ep=2, dtype="bf16", routing="balanced")
     (experts,) = [step.op for step in op.graph(fused=True).steps if step.label == "vllm:fused_moe"]
-    assert "tp=2 ep=2" in str(experts)
+    assert "tp=2 ep=2 distribution=balanced" in str(experts)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,12 @@ def test_a_mixed_step_is_the_operator_with_prompts_beside() -> None:
     assert (op.phase, op.batch, op.seq, op.prompts, op.chunk, op.past) == ("decode", 4, 96, 2, 64, 32)
 
 
+def test_experts_are_chosen_by_a_power_law_where_there_are_some() -> None:
+    assert Deployment.of("qwen3-30b-a3b").step(phase="decode").routing == "power_law_1.2"
+    assert Deployment.of("qwen3-30b-a3b routing=balanced").step(phase="decode").routing == "balanced"
+    assert Deployment.of("qwen3-8b").step(phase="decode").routing == "uniform"
+
+
 def test_memory_is_that_of_weights_and_cache() -> None:
     h100 = load_arch("h100-sxm")
     memory = Memory.of(Deployment.of("qwen3-32b tp=2"), h100)

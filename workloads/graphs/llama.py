@@ -82,6 +82,10 @@ class Llama(GraphOperator):
     intermediate: int | None = derived_extent(help="elements inside a gated layer or expert; default: the model's")
     experts: int | None = count(None, help="experts of a layer, 0: one gated layer; default: the model's")
     topk: int | None = derived_extent(help="experts that a token takes; default: the model's, or 2")
+    routing: str = dataclasses.field(
+        default="uniform",
+        metadata={"kind": "words", "help": "which experts tokens take, as distribution of moe: uniform, power_law_1.2"},
+    )
     dtype: str | None = number_format("of all tensors, of 8 bits those of products; default: the machine's, or bf16")
     others: str = choice("refuse", OTHERS, help="operators that the machine cannot run")
 
@@ -618,6 +622,7 @@ class _Decoder:
         op = Moe(
             tokens=self.tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
             tp=self.op.tp // self.op.ep, ep=self.op.ep, router="1", dtype=narrow, out=dtype,
+            distribution=self.op.routing,
         )  # fmt: skip
         weights = (
             self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape), narrow)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
@@ -48,6 +48,10 @@ class Deployment:
         "mixed", ("mixed", "alone"), help="prompts beside the sequences that decode, or by themselves"
     )
     spread: int = count(0, help="percent by which lengths differ from their mean; 0: all alike")
+    routing: str = field(
+        default="power_law_1.2",
+        metadata={"kind": "words", "help": "which experts tokens take, as distribution of moe: uniform, power_law_1.2"},
+    )
     sample: str = choice("0", ("0", "greedy"), help="greedy: steps choose the next token; 0: logits alone")
     host: int = count(0, help="microseconds between two steps in which the device waits for the host")
     memory: int = extent(90, help="percent of the device's memory for weights, cache and activations")
@@ -94,12 +98,22 @@ class Deployment:
         """Tokens of the longest sequence."""
         return self._most(self.isl) + self._most(self.osl)
 
+    @property
+    def _routing(self) -> str:
+        """The choice of experts, of a model that has some."""
+        return self.routing if self.sizes.experts else "uniform"
+
     def _most(self, tokens: int) -> int:
         return tokens * (100 + self.spread) // 100
 
     def step(self, **keys: Any) -> Llama:
         """A step of one copy: all layers with embedding and head, and `keys` of the operator."""
-        whole: dict[str, Any] = {"layers": self.sizes.layers, "vocab": self.sizes.vocab, "sample": self.sample}
+        whole: dict[str, Any] = {
+            "layers": self.sizes.layers,
+            "vocab": self.sizes.vocab,
+            "sample": self.sample,
+            "routing": self._routing,
+        }
         return Llama(model=self.model, tp=self.tp, ep=self.ep, dtype=self.dtype, **(whole | keys))
 
 
