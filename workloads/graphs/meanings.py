@@ -101,7 +101,9 @@ def _without_stand_ins(graph: Graph) -> Graph:
         return graph
     calls = Counter(step.label for step in stand_ins)
     if graph.others == "refuse":
-        raise InputError(f"{graph}: there is no kernel for {counted(calls)}; others=stream (no --strict) takes their bytes")
+        raise InputError(
+            f"{graph}: there is no kernel for {counted(calls)}; others=stream (no --strict) takes their bytes"
+        )
     moved: Counter[str] = Counter()
     for step in stand_ins:
         moved[step.label] += step.op.operand_bytes
