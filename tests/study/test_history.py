@@ -58,6 +58,11 @@ def test_no_program_is_run_that_the_folder_names(lock: Path, monkeypatch: pytest
     assert ran.exists()
 
 
+def test_the_environment_names_no_other_repository(lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert len(history(lock, "a").records) == 1
+
+
 def test_nothing_is_fetched(lock: Path, tmp_path: Path) -> None:
     """Of a clone that leaves contents out, until somebody asks for them, by a program of its own if it names one."""
     folder, ran = lock.parent, tmp_path / "ran"
