@@ -119,7 +119,7 @@ def test_archs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["archs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["l40s"]["chip"] == "AD102"
-    assert found["l40s"]["validated"] == []
+    assert found["l40"]["validated"] == []
     assert {entry["op"] for entry in found["t4"]["validated"]} >= {"gemm"}
     assert main(["archs", "--schema"]) == 0
     assert "properties" in json.loads(capsys.readouterr().out)
