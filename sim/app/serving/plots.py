@@ -31,6 +31,7 @@ def curve_plot(curve: Curve, ax: Axes | None = None) -> Axes:
         for place in own:
             ax.annotate(f"{place[2]}", place[:2], textcoords="offset points", xytext=(4, 4), fontsize="x-small")
     ax.set(xlabel="tokens a second that a client sees (points: clients)", ylabel="tokens a second of a GPU")
+    ax.margins(0.1)
     ax.set(xlim=(0, None), ylim=(0, None))
     ax.set_title(picture_title(curve.title), fontsize="medium")
     ax.grid(visible=True, alpha=0.2)
