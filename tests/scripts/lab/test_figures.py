@@ -42,6 +42,8 @@ RUNS: dict[str, list[Run]] = {
         ("h100-sxm", (), "softmax rows=8 cols=16384 dtype=bf16", {"schedule": "cluster"}),
         ("h100-sxm", (), "attention batch=1 heads=1 seq=128 head_dim=64 dtype=fp16", {"schedule": "flash3"}),
         ("h100-sxm", ("sm.count=8", "power.limit=141 W", "l2.clock=1.7 GHz"), "gemm m=1024 n=1024 k=4096", {}),
+        ("b200", ("sm.max_ctas=16",), "gemm m=256 n=128 k=256 dtype=nvfp4 tb=T", {}),
+        ("b200", (), "attention batch=1 heads=1 seq=256 head_dim=128 dtype=bf16", {"schedule": "flash4"}),
         ("h100-sxm", ("sm.scheduler=lrr",), "softmax rows=8 cols=256", {}),
         ("h100-sxm", ("sm.scheduler=two_level",), "softmax rows=8 cols=256", {}),
         ("h100-sxm", (), "allreduce bytes=65536 devices=16", {}),
