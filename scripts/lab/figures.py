@@ -590,6 +590,8 @@ CASES: dict[str, tuple[Case, ...]] = {
             for text, library in (
                 ("all_gather gpus=2 elements=4M", "nccl"),
                 ("all_reduce gpus=2 elements=4k", "vllm"),
+                ("alltoall gpus=2 elements=4M", "nccl"),
+                ("all_gather gpus=2 elements=4k", "nccl"),
                 ("all_gather gpus=8 elements=4M", "nccl"),
                 ("all_reduce gpus=8 elements=4M", "nccl"),
                 ("alltoall gpus=4 elements=4M", "nccl"),

@@ -24,6 +24,7 @@ from sim.rdu.host import Launch, run_launches
 from sim.rdu.lower import lower_section
 from tests.gpu.kernels import exchange
 from tests.test_unread import ADD, EXCHANGE, PRODUCT, SOFTMAX
+from workloads.gpu.micro import tensor_products
 from workloads.rdu.access import chase
 from workloads.rdu.sparse import sparse_matvec
 
@@ -59,6 +60,7 @@ RUNS: dict[str, list[Run]] = {
             )
         ),
         ("t4", (), "all_reduce gpus=2 elements=4k", {}),
+        *(("l40s", (), f"{kind} gpus=8 elements=4M", {}) for kind in ("all_reduce", "alltoall")),
         ("a100-sxm4-80gb", ("sm.count=8",), "gemm m=64 n=64 k=32 dtype=fp64", {}),
         ("h100-sxm", (), "copy_h2d bytes=100000", {}),
         ("h100-sxm", (), BERT, {"scope": "event", "schedule": "eager"}),
@@ -109,6 +111,10 @@ def notes_of(family: str) -> Notes:
         stores = exchange()  # no workload stores to the shared memory of another SM
         lower_kernel(stores.kernels[0], stores.addresses(), spec)
         listing(stores, spec)
+        found |= notes
+        spec, notes = recorded(load_arch("b200"))
+        half = tensor_products("m128n64k16", "bf16", 1, pair=True)  # no workload multiplies 64 rows an SM
+        lower_kernel(half.kernels[0], half.addresses(), spec)
         found |= notes
     for machine in ("sn40l", "plasticine") if family == "rdu" else ():
         spec, notes = recorded(load_arch(machine))
