@@ -54,6 +54,12 @@ CASES = (
     Case("stream-add", "addition of 1 GiB in fp32 on a100-sxm4-80gb", "CPU s", 6.0),
     Case("softmax-1gib", "softmax of 1 GiB in bf16 on h100-sxm", "CPU s", 10.0),
     Case("simt-8192", "fp32 8192^3 on t4", "CPU s", 60.0),
+    Case("auto-gemm", "gemm bf16 4096^3 on h100-sxm, auto", "CPU s", 3.0),
+    Case("auto-softmax", "softmax 8192 x 4096 on h100-sxm, auto", "CPU s", 3.0),
+    Case("auto-tpu", "gemm int8 8192^3 on tpu-v1, auto", "CPU s", 8.0),
+    Case("auto-sn40l", "gemm bf16 8192^3 on sn40l, auto", "CPU s", 4.0),
+    Case("auto-sweep", "24 points of small products on h100-sxm, auto", "CPU s", 15.0),
+    Case("auto-layer", "a decoder layer of llama3.1-8b on h100-sxm, auto", "CPU s", 4.0),
     Case("first-result", "process start to the first result, warm", "s", 1.5),
     Case("cold-compile", "process start to the first result, nothing compiled", "s", 40.0),
     Case("memory", "largest peak of memory of these cases", "MiB", 1024.0),
@@ -79,8 +85,8 @@ def _warm() -> None:
 
 
 def _run(op: str, arch: str, schedule: str) -> Timed:
-    """An operator, through the public interface. The schedule is held: what `auto` picks, and how many candidates it
-    simulates for it, changes between versions."""
+    """An operator, through the public interface. Where the schedule is held, cycles tell versions apart, too: what
+    `auto` picks, and how many candidates it simulates for it, changes between them."""
     from arch.load import load_arch
     from sim.app.run import simulate
 
@@ -89,12 +95,29 @@ def _run(op: str, arch: str, schedule: str) -> Timed:
     begin = time.process_time()
     report = simulate(op, spec, schedule=schedule).to_dict()
     cpu_s = time.process_time() - begin
-    return Timed(cpu_s, int(report["simulator"]["warp_instructions"]), int(report["cycles"]))
+    return Timed(cpu_s, int(report["simulator"].get("warp_instructions", 0)), int(report["cycles"]))
 
 
 def _gemm(size: int, dtype: str, arch: str, schedule: str) -> Timed:
     """A square product."""
     return _run(f"gemm m={size} n={size} k={size} dtype={dtype}", arch, schedule)
+
+
+def _sweep() -> Timed:
+    """A sweep in this process whose points choose for themselves."""
+    from pathlib import Path
+
+    from sim.app.study.sweep import sweep
+
+    _warm()
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.process_time()
+        found = sweep(
+            "gemm n=512 k=512 dtype=bf16", "h100-sxm", ["m=128:512:128", "sm.count=66:132:13"],
+            tune=False, workers=1, store=Path(folder) / "store.sqlite",
+        )  # fmt: skip
+        cpu_s = time.process_time() - begin
+    return Timed(cpu_s, 0, sum(int(row.answer.report["cycles"]) for row in found.rows if row.answer.report))
 
 
 RUNS: dict[str, Callable[[], Timed]] = {
@@ -104,6 +127,12 @@ RUNS: dict[str, Callable[[], Timed]] = {
     "stream-add": lambda: _run("add n=89478485 dtype=fp32", "a100-sxm4-80gb", "fused warps 4 elements 8"),
     "softmax-1gib": lambda: _run("softmax rows=131072 cols=4096 dtype=bf16", "h100-sxm", "fused warps 4 rows 1"),
     "simt-8192": lambda: _gemm(8192, "fp32", "t4", "simt 128x64x16 warp 32x64 ldg stages 2"),
+    "auto-gemm": lambda: _gemm(4096, "bf16", "h100-sxm", "auto"),
+    "auto-softmax": lambda: _run("softmax rows=8192 cols=4096 dtype=bf16", "h100-sxm", "auto"),
+    "auto-tpu": lambda: _gemm(8192, "int8", "tpu-v1", "auto"),
+    "auto-sn40l": lambda: _gemm(8192, "bf16", "sn40l", "auto"),
+    "auto-sweep": _sweep,
+    "auto-layer": lambda: _run("llama model=llama3.1-8b phase=decode batch=1 seq=2048 layers=1", "h100-sxm", "auto"),
 }
 
 

@@ -14,7 +14,7 @@ from arch.errors import InputError
 from sim import simulate
 from sim.app.families.choice import DEAREST, SMALL_EVENTS, contenders, decide
 from sim.app.families.family import LateError, runner_of
-from sim.app.run import program_listing, request_of, run, run_recorded, trace
+from sim.app.run import _plan, program_listing, request_of, run, run_recorded, trace
 
 
 @dataclass
@@ -282,3 +282,19 @@ def test_operators_of_a_graph_are_tuned_one_by_one() -> None:
     )
     assert [k.name for k in plain.record.kernels] != [k.name for k in tuned.record.kernels]
     assert tuned.cycles < plain.cycles
+
+
+@pytest.mark.parametrize(
+    ("work", "machine", "most"),
+    [
+        ("gemm m=1024 n=1024 k=1024 dtype=bf16", "h100-sxm", 5),
+        ("gemm m=2048 n=2048 k=2048 dtype=bf16", "h100-sxm", 2.6),
+        ("gemm m=1024 n=1024 k=1024 dtype=bf16", "a100-sxm4-80gb", 5),
+        ("softmax rows=4096 cols=4096 dtype=bf16", "h100-sxm", 2.2),
+        ("attention batch=1 heads=16 seq=2048 head_dim=128", "h100-sxm", 1.5),
+    ],
+)
+def test_choosing_costs_little_beside_the_kernel(work: str, machine: str, most: float) -> None:
+    """Events are what a simulation costs, on any computer; small problems may cost a third of a second in all."""
+    tried = decide(_plan(request_of(work, machine, ())))
+    assert tried.events <= most * tried.best.counts["events"]

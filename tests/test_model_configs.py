@@ -66,6 +66,9 @@ def labels(model: str, **keys: Any) -> list[str]:
         ("bert-large", 0.33514),
         ("vit-base", 0.08657),
         ("vit-large", 0.30433),
+        ("whisper-tiny", 0.03776),
+        ("whisper-small", 0.24173),
+        ("whisper-large-v3", 1.5435),
     ],
 )
 def test_models_have_the_parameters_that_their_cards_state(model: str, billions: float) -> None:
@@ -78,9 +81,18 @@ def test_models_have_the_parameters_that_their_cards_state(model: str, billions:
         graph = op.graph(fused=False)
         return sum(graph.sizes_bytes[name] // 2 for name in graph.inputs if name.endswith(("_weight", "_bias")))
 
+    def encoder() -> int:
+        """Of the encoder of a model that has one."""
+        if not sizes.frames:
+            return 0
+        op = Llama(model=model, layers=sizes.encoder_layers, phase="encode", seq=sizes.frames, dtype="bf16")
+        graph = op.graph(fused=False)
+        return sum(graph.sizes_bytes[name] // 2 for name in graph.inputs if name.endswith(("_weight", "_bias")))
+
     first = sizes.dense + 1
     layer = weights(first + 1) - weights(first)
-    assert weights(first) + layer * (sizes.layers - first) == pytest.approx(billions * 1e9, rel=0.002)
+    decoder = weights(first) + layer * (sizes.layers - first)
+    assert decoder + encoder() == pytest.approx(billions * 1e9, rel=0.002)
 
 
 def test_all_published_models_can_be_run() -> None:
@@ -109,6 +121,9 @@ OTHERS: dict[str, dict[str, Any]] = {
              "vocab_size": 320},
     "vit": {"intermediate_size": 192, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
             "image_size": 56, "patch_size": 16, "num_labels": 10},
+    "whisper": {"d_model": 128, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                "decoder_attention_heads": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 320,
+                "num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 32},
     "deepseek_v3": {"intermediate_size": 128, "moe_intermediate_size": 64, "hidden_size": 128, "num_hidden_layers": 2,
                     "num_attention_heads": 2, "vocab_size": 320, "n_routed_experts": 4, "n_shared_experts": 1,
                     "num_experts_per_tok": 2, "first_k_dense_replace": 0, "q_lora_rank": 64, "kv_lora_rank": 512,
@@ -133,6 +148,9 @@ def small(tmp_path: Path, kind: str, **changes: Any) -> str:
         ("gpt2", "seq=32 phase=decode batch=2"),
         ("bert", "seq=32"),
         ("vit", "seq=10"),
+        ("whisper", "seq=16"),
+        ("whisper", "seq=16 phase=decode page=16"),
+        ("whisper", "seq=24 phase=encode batch=2"),
         ("deepseek_v3", "seq=40 phase=decode batch=2 page=16 prompts=1 chunk=24 past=8"),
     ],
 )
@@ -183,6 +201,7 @@ def test_published_weights_of_8_bits_are_products_of_8_bits() -> None:
         ("gpt2", {"activation_function": "relu"}, 'only "gelu_new"'),
         ("bert", {"position_embedding_type": "relative_key"}, 'only "absolute"'),
         ("vit", {"qkv_bias": False}, "qkv_bias=false: only true"),
+        ("whisper", {"encoder_ffn_dim": 64}, "encoder_ffn_dim=64: only 128"),
     ],
 )
 def test_what_other_types_do_not_have_is_named(
@@ -198,6 +217,8 @@ def test_what_other_types_do_not_have_is_named(
     [
         ("model=bert-base phase=decode", "is an encoder, which has no cache"),
         ("model=gpt2 seq=2048", "has 1024 positions"),
+        ("model=whisper-tiny phase=encode seq=100", "nearest: seq=1500"),
+        ("model=gpt2 phase=encode", "a model that has an encoder, whisper-tiny"),
         ("model=vit-base seq=64 vocab=1000", "seq=197 patches"),
         ("model=deepseek-v3 batch=2 tp=2 overlap=1", "not cut into halves"),
         ("model=gemma2-2b schedule=wgmma", "unknown key"),

@@ -39,7 +39,7 @@ class Step(NamedTuple):
     """One step of decoding. parts_ms: by kind of operator, of the kernels."""
 
     ms: float
-    millijoules: float
+    joules: float
     parts_ms: Mapping[str, float]
 
 
@@ -77,7 +77,7 @@ def decode(what: WhatIf, layers: int) -> Step:
     for row in report["profile"]:
         kind = KINDS.get(row["operator"], "norms, positions and the rest")
         parts[kind] = parts.get(kind, 0.0) + row["device_us"] / 1000
-    return Step(report["time_us"] / 1000, 1000 * devices * report["energy_j"] / CLIENTS, parts)
+    return Step(report["time_us"] / 1000, devices * report["energy_j"] / CLIENTS, parts)
 
 
 def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
@@ -88,7 +88,7 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     found = {name: decode(what, 2 if quick else model_of(MODEL).layers) for name, what in asked.items()}
     base = found["two H100"]
     claims = [Claim(f"{name}, a step", step.ms, "ms") for name, step in found.items()]
-    claims += [Claim(f"{name}, a token", step.millijoules, "mJ") for name, step in found.items()]
+    claims += [Claim(f"{name}, a token", step.joules, "J") for name, step in found.items()]
     for prefill in () if quick else MEASURED_MS:
         curve = serve(f"{MODEL} tp=2 osl={ANSWERS[prefill]} concurrency={CLIENTS} {prefill}", MACHINE)
         (row,) = curve.rows
@@ -102,11 +102,13 @@ def lesson(quick: bool) -> tuple[Sequence[Claim], Figure]:
     bars(parts, shares, color=palette.of_series(0))
     parts.set(xlabel="ms of a step", title="Two H100, by operator")
     bars(times, {name: step.ms for name, step in found.items()}, color=palette.of_series(1))
-    times.axvline(base.ms, color=palette.GUIDE, linewidth=0.8)
+    times.axvline(base.ms, color=palette.GUIDE, linewidth=0.8, linestyle=":")
     times.set(xlabel="ms of a step", title="What would change it")
-    bars(energies, {name: step.millijoules for name, step in found.items()}, color=palette.of_series(2))
+    bars(energies, {name: step.joules for name, step in found.items()}, color=palette.of_series(2))
     energies.set_yticks([])
-    energies.set(xlabel="mJ a token, all devices", title="and its energy")
+    energies.set(xlabel="J a token, all devices", title="and its energy")
+    for axes in (parts, times, energies):
+        axes.margins(x=0.25)
     figure.suptitle(f"A token of {MODEL}: {CLIENTS} sequences of {KEYS} keys")
     return claims, figure
 

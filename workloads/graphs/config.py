@@ -303,6 +303,28 @@ def _vit(config: Config) -> Model:
     )  # fmt: skip
 
 
+def _whisper(config: Config) -> Model:
+    """Whisper: an encoder of sound, and a decoder that reads what it gives."""
+    config.only("activation_function", "gelu")
+    config.only("is_encoder_decoder", True)
+    config.ignored(
+        *("activation_dropout", "apply_spec_augment", "begin_suppress_tokens", "classifier_proj_size", "dropout"),
+        *("decoder_layerdrop", "decoder_start_token_id", "encoder_layerdrop", "init_std", "mask_feature_length"),
+        *("mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks", "mask_time_prob"),
+        *("max_length", "median_filter_width", "num_hidden_layers", "scale_embedding", "suppress_tokens"),
+        *("use_weighted_layer_sum", "forced_decoder_ids"),
+    )
+    for part in ("attention_heads", "ffn_dim"):
+        config.only(f"encoder_{part}", config.needed(f"decoder_{part}"))
+    heads = config.needed("decoder_attention_heads")
+    return Model(
+        config.needed("d_model"), heads, heads, config.needed("decoder_ffn_dim"), config.needed("decoder_layers"),
+        vocab=config.needed("vocab_size"), tied=True, **_BIASED, act="gelu", rotary=False,
+        positions=config.size("max_target_positions", 448), frames=config.size("max_source_positions", 1500),
+        mel=config.size("num_mel_bins", 80), encoder_layers=config.needed("encoder_layers"),
+    )  # fmt: skip
+
+
 def _of_experts(inner: str, experts: str) -> Callable[[Config], Model]:
     return lambda config: _llama(config, inner, experts)
 
@@ -318,5 +340,6 @@ READERS: Mapping[str, Callable[[Config], Model]] = {
     "gpt2": _gpt2,
     "bert": _bert,
     "vit": _vit,
+    "whisper": _whisper,
 }
 """Readers by `model_type`."""

@@ -58,8 +58,9 @@ class Llama(GraphOperator):
     )
     phase: str = choice(
         "prefill",
-        ("prefill", "decode", "training"),
-        help="prefill: the whole prompt; decode: one more token; training: forward and backward pass of one layer",
+        ("prefill", "decode", "training", "encode"),
+        help="prefill: the whole prompt; decode: one more token; training: forward and backward pass of one layer; "
+        "encode: the encoder of sound of a model that has one",
     )
     batch: int = extent(1, help="sequences")
     seq: int = extent(2048, help="tokens of a sequence")
@@ -93,8 +94,9 @@ class Llama(GraphOperator):
         """Checks that the model has so many layers and that devices share it evenly."""
         super().__post_init__()
         sizes, own = self.sizes, any(getattr(self, key) is not None for key in _SIZES)
-        if self.layers > sizes.layers and not own:
-            raise InputError(f"llama layers={self.layers}: {self.model} has {sizes.layers}")
+        most = sizes.encoder_layers if self.phase == "encode" and sizes.frames else sizes.layers
+        if self.layers > most and not own:
+            raise InputError(f"llama layers={self.layers}: {self.model} has {most}")
         if self.phase == "training" and self.layers != 1:
             raise InputError(f"llama layers={self.layers}: phase=training runs one layer; nearest: layers=1")
         if self.seqlens is not None:
@@ -147,10 +149,13 @@ class Llama(GraphOperator):
 
     def _check_kind(self, sizes: Model) -> None:
         """InputError for what encoders and models with a table of positions do not have."""
+        if self.phase == "encode" and (not sizes.frames or self.seq != sizes.frames or self.page):
+            rule = f"seq={sizes.frames} without pages" if sizes.frames else "a model that has an encoder, whisper-tiny"
+            raise InputError(f"llama phase=encode: the frames of an encoder of sound; nearest: {rule}")
         if sizes.encoder and (self.phase != "prefill" or self.page):
             key = f"page={self.page}" if self.page else f"phase={self.phase}"
             raise InputError(f"llama {key}: {self.model} is an encoder, which has no cache; nearest: phase=prefill")
-        if sizes.positions and self.seq > sizes.positions:
+        if sizes.positions and self.phase != "encode" and self.seq > sizes.positions:
             raise InputError(f"llama seq={self.seq}: {self.model} has {sizes.positions} positions")
         if sizes.patch and self.vocab and self.seq != sizes.positions:
             raise InputError(f"llama seq={self.seq}: pictures of {self.model} have seq={sizes.positions} patches")
@@ -293,8 +298,8 @@ class _Decoder:
         self.new = 1 if op.phase == "decode" else op.seq
         self.attention_op = Attention(
             batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, page=op.page,
-            causal="0" if self.sizes.encoder else "1", dtype=op.product_out or self.dtype, seed=op.seed,
-            **self._lengths(op),
+            causal="0" if self.sizes.encoder or op.phase == "encode" else "1",
+            dtype=op.product_out or self.dtype, seed=op.seed, **self._lengths(op),
         ).with_defaults(self.dtype)  # fmt: skip
         self.parts = [self._part(self.attention_op, name)]
         if op.prompts:
@@ -336,7 +341,7 @@ class _Decoder:
 
     def _layer(self, x: Value, number: int) -> Value:
         """Attention and inner layer, one after the other or beside each other."""
-        layer, taken = f"{number}", x
+        layer, taken = f"{'encoder.' if self.op.phase == 'encode' else ''}{number}", x
         for i, part in enumerate((self.attention, self.inner)):
             own = self._shared_sum(part(taken, layer))
             if self.sizes.normed == "around":
@@ -344,11 +349,15 @@ class _Decoder:
             x = self.joined(x, own)
             if self.sizes.normed == "behind":
                 x = self._norm(x, f"{layer}.norm{i + 1}")
+            if not i and self.sizes.frames and self.op.phase != "encode":
+                x = self.joined(x, self._shared_sum(self._crossed(x, layer)))
             taken = taken if self.sizes.parallel else x
         return x
 
     def first(self) -> Value:
         """Vectors of the tokens."""
+        if self.op.phase == "encode":
+            return self._sound()
         if not self.op.vocab:
             return self.g.tensor(f"{self.name}x", self.tokens * self.sizes.hidden, self.dtype)
         x = self._patches() if self.sizes.patch else self._looked_up("embedding", self._vocab)
@@ -372,6 +381,42 @@ class _Decoder:
         self._linear(picture, "patch", sizes.hidden, patches, bias=True, into=behind)
         return x
 
+    def _sound(self) -> Value:
+        """Frames of sound through two convolutions over three of them, the second one of every other frame."""
+        sizes, batch = self.sizes, self.op.batch
+        x, hidden = self.g.tensor("sound", 2 * self.tokens * 3 * sizes.mel, self.dtype), sizes.hidden
+        # A convolution is the product of each frame with its neighbours, which lie in it, or are brought together.
+        x = self._pointwise(sizes.act, self._linear(x, "encoder.conv1", hidden, 2 * self.tokens, bias=True))
+        near = self.g.tensor("neighbours", 3 * self.tokens * hidden, self.dtype)
+        self._pointwise("copy", x, into=near.slice(0, x.size))
+        x = self._pointwise(sizes.act, self._linear(near, "encoder.conv2", hidden, bias=True))
+        places = self.g.tensor("encoder.positions_weight", sizes.frames * hidden, self.dtype)
+        out = self.g.empty("placed", x.size, self.dtype)
+        for i in range(batch):
+            own = i * places.size
+            self._pointwise("add", x.slice(own, places.size), places, into=out.slice(own, places.size))
+        return out
+
+    def _crossed(self, x: Value, layer: str) -> Value:
+        """Attention over what the encoder gave, whose keys and values a prefill makes."""
+        op, sizes, hidden = self.op, self.sizes, self.sizes.hidden
+        q = self._linear(
+            self._norm(x, f"{layer}.cross_norm"), f"{layer}.cross_q", self.heads * self.head_dim, bias=True
+        )
+        frames, width = op.batch * sizes.frames, 2 * self.heads * self.head_dim
+        if op.phase == "decode":
+            both = self.g.tensor(f"{self.name}{layer}.cross", frames * width, self.dtype)
+        else:
+            if (given := f"{self.name}encoded") not in self.weights:
+                self.weights[given] = self.g.tensor(given, frames * hidden, self.dtype)
+            both = self._linear(self.weights[given], f"{layer}.cross_kv", width, frames, bias=True)
+        k, v = both.part(0, 2), both.part(1, 2)
+        attend = dataclasses.replace(
+            self.attention_op, seq_q=self.new, seq_k=sizes.frames, causal="0", page=0, batch=op.batch
+        )
+        found = self.g.product("aten::scaled_dot_product_attention", attend, q, k, v)
+        return self._linear(found, f"{layer}.cross_out", hidden, bias=True)
+
     def inner(self, x: Value, layer: str) -> Value:
         """The inner layer or the experts, of this device."""
         if self.sizes.normed == "behind":
@@ -380,7 +425,7 @@ class _Decoder:
             normed = self.normed if self.sizes.parallel else self._norm(x, f"{layer}.norm2")
         if not self.sizes.experts:
             return self._gated(normed, layer, self.ffn)
-        if int(layer) < self.sizes.dense:
+        if int(layer.rpartition(".")[2]) < self.sizes.dense:
             return self._gated(normed, layer, self.sizes.dense_ffn // self.op.tp)
         found = self._experts(normed, layer)
         if not self.sizes.shared:
@@ -393,6 +438,8 @@ class _Decoder:
 
     def last(self, x: Value) -> Value:
         """What comes out in the end."""
+        if self.op.phase == "encode":
+            return self._norm(x, "encoder.norm")
         return self._head(x) if self.op.vocab else x
 
     def sum_beside(self, x: Value) -> Value:
@@ -462,7 +509,7 @@ class _Decoder:
     def _window(self, layer: str) -> int:
         """Keys that a query of a layer sees."""
         windows = self.sizes.windows
-        return windows[(int(layer) - self.sizes.dense) % len(windows)]
+        return windows[(int(layer.rpartition(".")[2]) - self.sizes.dense) % len(windows)]
 
     def _latent(self, x: Value, latent: Latent, layer: str) -> Value:
         """Latent attention: prompts by heads of their own, which a product makes of the latent vectors; one more token

@@ -32,7 +32,9 @@ class Model(NamedTuple):
     `dense_ffn` elements. shared: elements of the expert that all tokens take. latent: of latent attention. sinks:
     whether each head has a weight for no key. encoder: whether a token sees the later ones. patch: elements of a patch
     of a picture, in the place of a vocabulary. pooled: whether the first token's vector goes through one more product.
-    weights: format of a published checkpoint, nothing where it has 16 bits; `mxfp4` is that of experts alone.
+    frames, mel, encoder_layers: of a decoder that also reads what an encoder of sound gave (`phase=encode`): frames
+    that it gives, elements of a frame that it takes, its layers; 0 without one. weights: format of a published
+    checkpoint, nothing where it has 16 bits; `mxfp4` is that of experts alone.
     """
 
     hidden: int
@@ -69,6 +71,9 @@ class Model(NamedTuple):
     encoder: bool = False
     patch: int = 0
     pooled: bool = False
+    frames: int = 0
+    mel: int = 0
+    encoder_layers: int = 0
     weights: str = ""
 
     @property

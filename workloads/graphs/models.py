@@ -64,4 +64,6 @@ def whole_model(model: str, keys: list[str]) -> str:
     sizes = model_of(model)
     given = {key.partition("=")[0] for key in keys}
     own = {"layers": sizes.layers, "vocab": sizes.vocab} | ({"seq": sizes.positions} if sizes.patch else {})
+    if "phase=encode" in keys:
+        own = {"layers": sizes.encoder_layers, "seq": sizes.frames}
     return " ".join(["llama", f"model={model}", *(f"{k}={v}" for k, v in own.items() if k not in given), *keys])
