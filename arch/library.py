@@ -104,8 +104,14 @@ def _words(machine: str) -> set[str]:
 
 
 def _machines_on(chip: str) -> list[str]:
+    """Machines that build on a chip; those of other silicon that only take its figures over are none."""
     part_of = _read_shipped(CHIPS / f"{chip}.yaml")
-    return [machine for machine in list_archs() if part_of in chain(PRESETS / f"{machine}.yaml")]
+    files = {machine: chain(PRESETS / f"{machine}.yaml") for machine in list_archs()}
+    return [
+        machine
+        for machine, found in files.items()
+        if part_of in found and not any(file.nearest for file in found[found.index(part_of) + 1 :])
+    ]
 
 
 @cache

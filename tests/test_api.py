@@ -350,7 +350,7 @@ def test_set_up_is_of_kernels_whose_code_is_cold_and_warm_code_is_not_fetched() 
 def test_rows_that_cannot_run_say_why() -> None:
     for columns, says in (
         ({"schedule": "custom"}, "custom"),
-        ({"machine": "b200"}, "b200"),
+        ({"machine": "b20"}, "b20"),
         ({"op": "allreduce", "shape": "bytes=64 devices=2"}, "allreduce"),
     ):
         with pytest.raises(InputError, match=says):

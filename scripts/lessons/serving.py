@@ -4,7 +4,8 @@ One of the 80 equal decoder layers is simulated and counted 80 times: one token 
 in bf16 on H100s behind NVSwitches, operators fused and replayed as a graph. Embedding and head, 2 % of the weights, are
 left out. Devices share heads and gated layer (tensor parallelism); each layer sums over them twice, with the kernels
 that vLLM brings along. Weights and caches must fit the devices' memory: points that do not are hollow. On PCIe boards
-more than two devices sum with NCCL through PCIe, and that ends it: half of the time of eight are sums.
+more than two devices sum with NCCL through PCIe (here all below one switch), and that ends it: half of the time of
+eight are sums.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MACHINE, OVER_PCIE = "h100-sxm", "h100-pcie"
+SWITCH = (
+    "slots.peer=48 GB/s", "slots.bridge_devices=8", "slots.bridge_flow=48 GB/s", "slots.bridge=384 GB/s",
+    "slots.socket_devices=8", "slots.socket_flow=48 GB/s", "slots.socket=384 GB/s",
+)  # fmt: skip
+"""Eight slots of the fifth generation below one switch."""
 MODEL = "llama3.1-70b"
 KEYS = 2048
 DEVICES = (1, 2, 4, 8)
@@ -46,9 +52,9 @@ class Token(NamedTuple):
 
 def decode(devices: int, batch: int, machine: str = MACHINE) -> Token:
     """All layers, from one of them."""
-    sizes, spec = model_of(MODEL), load_arch(machine)
+    sizes, spec = model_of(MODEL), load_arch(machine, SWITCH if machine == OVER_PCIE else ())
     text = f"llama model={MODEL} phase=decode seq={KEYS} batch={batch} tp={devices} dtype=bf16"
-    report = simulate(text, machine, schedule="fused_graph")
+    report = simulate(text, spec, schedule="fused_graph")
     sums_us = sum(k.time_ps for k in report.record.kernels if "all_reduce" in k.name) / 1e6
     head_dim = sizes.hidden // sizes.heads
     weights = sizes.hidden * (2 * sizes.hidden + 2 * sizes.kv_heads * head_dim + 3 * sizes.ffn)

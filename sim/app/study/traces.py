@@ -13,6 +13,7 @@ from typing import Any
 
 from arch.arguments import one_of
 from arch.errors import InputError
+from arch.families import family
 from arch.load import load_arch
 from sim.app.families.request import Progress, Request
 from sim.app.report.render import Shown
@@ -162,8 +163,8 @@ def compare_trace(
     InputError for what is no such trace.
     """
     one_of("kernels", kernels, KERNELS)
-    if (family := load_arch(machine, set).family) != "gpu":
-        raise InputError(f"trace {path}: is of GPUs, {machine} is of family {family}; h100-sxm is one")
+    if not (its := family(load_arch(machine, set).family)).compiled_kernels:
+        raise InputError(f"trace {path}: is of GPUs, {machine} is of family {its.name}; h100-sxm is one")
     trace = read_trace(path)
     groups: dict[tuple[Any, ...], list[Call]] = {}
     for call in trace.calls:

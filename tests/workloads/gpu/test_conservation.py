@@ -24,7 +24,7 @@ from workloads.registry import operators, schedules
 
 Draw = Callable[[Any], Any]
 
-A100, H100, V100, T4 = "a100-sxm4-80gb", "h100-sxm", "v100-sxm2", "t4"
+A100, H100, V100, T4, B200 = "a100-sxm4-80gb", "h100-sxm", "v100-sxm2", "t4", "b200"
 #: What libraries have beside kernels of kinds of their own.
 TAKEN = [("gemm", kind) for kind in ("vllm", "deepgemm", "deepgemm-2025-02")] + [("attention", "flash3-2024")]
 EVERY = [(op, kind) for op in operators("gpu") for kind in schedules(op, "gpu")] + TAKEN
@@ -32,6 +32,7 @@ FLOATS = ("fp32", "fp16", "bf16")
 #: Formats of each GEMM schedule by machine; TMA needs rows of whole 16 B and only 16-bit formats in any order.
 FORMATS: dict[str, dict[str, tuple[str, ...]]] = {
     "wgmma": {H100: ("bf16", "fp16", "tf32", "fp8", "int8")},
+    "tcgen05": {B200: ("bf16", "fp16")},
     "mma": {
         A100: ("bf16", "fp16", "tf32", "int8", "fp64"),
         H100: ("fp16", "fp64"),
@@ -66,7 +67,7 @@ def small(name: str) -> GpuSpec:
 def gemm(draw: Draw, kind: str) -> tuple[str, str]:
     machine = draw(st.sampled_from(sorted(FORMATS[kind])))
     dtype = draw(st.sampled_from(FORMATS[kind][machine]))
-    step = 16 if kind in ("wgmma", *SCALED) else 2 if kind == "triton" else 1
+    step = 16 if kind in ("wgmma", "tcgen05", *SCALED) else 2 if kind == "triton" else 1
     m, n, k = (step * draw(st.integers(1, 200 // step)) for _ in range(3))
     if kind == "gemv":
         m, n = draw(st.sampled_from([(1, n), (m, 1)]))
@@ -95,8 +96,10 @@ def attention(draw: Draw, kind: str) -> tuple[str, str]:
         queries = keys = 128 * draw(st.integers(1, 3))
     if separate or kind in ("flash2-triton", "flash3-2024"):
         window, queries = 0, min(queries, keys)
+    if kind == "flash4":
+        window, head_dim = 0, draw(st.sampled_from([64, 128]))
     hopper = kind in ("flash3", "flash3-2024", "flash3-varlen", "flash2-triton")
-    machine = H100 if hopper else draw(st.sampled_from([A100, H100]))
+    machine = B200 if kind == "flash4" else H100 if hopper else draw(st.sampled_from([A100, H100]))
     return machine, (
         f"attention batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} head_dim={head_dim} "
         f"causal={causal} window={window} dtype={draw(st.sampled_from(dtypes))}"

@@ -648,7 +648,7 @@ def test_what_a_configuration_leaves_out_is_filled_in() -> None:
 WRONG: list[tuple[str, Gemm, str, str]] = [
     ("t4", Gemm(m=64, n=64, k=64, dtype="bf16"), "auto", "dtype=bf16"),
     ("v100-sxm2", Gemm(m=64, n=64, k=64, dtype="tf32"), "mma", "tf32"),
-    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "wgmma on h100-sxm"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton", "asynchronous tensor unit of h100-sxm"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 cluster 2x1 cp.async", "its own CTA alone"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 64x64 promote", "promote is for fp8 without"),
     ("h100-sxm", Gemm(m=64, n=64, k=128, tb="T", dtype="fp8"), "wgmma 64x192 promote", "nearest: tile n = 176"),
