@@ -1,6 +1,8 @@
 """Shared test configuration: a fixed hypothesis profile, so that a failure in CI can be repeated anywhere."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,14 @@ settings.load_profile("repeatable")
 
 _MANY = 300
 """Tests of a run that will need the whole engine."""
+
+
+@pytest.fixture(autouse=True)
+def _figures_are_closed() -> Iterator[None]:
+    """What a test draws goes with it: twenty figures are all that matplotlib keeps without a warning."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
