@@ -48,6 +48,13 @@ class _Contents:
     hangs_over: tuple[str, ...] = ()
 
 
+def given_or_shipped(name: str, suffix: str) -> Path:
+    """A file as it was typed, or, where there is none of that name, the one of the suffix that is shipped."""
+    given = Path(name)
+    shipped = SHIPPED / f"{given.name.removesuffix(suffix)}{suffix}"
+    return shipped if not exists(given) and given.name == name and isfile(shipped) else given
+
+
 @operator("network", example="file=gemm_vit_s")
 @dataclass(frozen=True)
 class NetworkFile(GraphOperator):
@@ -74,9 +81,7 @@ class NetworkFile(GraphOperator):
     @property
     def path(self) -> Path:
         """Where the file lies: as it was typed, or among those that are shipped."""
-        given = Path(self.file)
-        shipped = SHIPPED / f"{given.name.removesuffix('.csv')}.csv"
-        return shipped if not exists(given) and given.name == self.file and isfile(shipped) else given
+        return given_or_shipped(self.file, ".csv")
 
     @property
     def sha256(self) -> str:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from os.path import exists, isfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from arch.dtypes import is_integer
 from workloads.graphs.fusion import fused, turned
 from workloads.graphs.graph import OTHERS, Graph, GraphOperator
 from workloads.graphs.meanings import Link, Model, Node, Tensor, written
-from workloads.graphs.network_file import SHIPPED
+from workloads.graphs.network_file import given_or_shipped
 from workloads.networks.onnx_model import ModelNode, ModelNodes, read_nodes
 from workloads.networks.onnx_operators import PRODUCTS, VIEWS, Call, ModelProduct, Shape
 from workloads.ops.base import choice, extent, number_format, operator
@@ -44,9 +43,7 @@ class OnnxModel(GraphOperator):
     @property
     def path(self) -> Path:
         """Where the file lies: as it was typed, or among those that are shipped."""
-        given = Path(self.file)
-        shipped = SHIPPED / f"{given.name.removesuffix('.onnx')}.onnx"
-        return shipped if not exists(given) and given.name == self.file and isfile(shipped) else given
+        return given_or_shipped(self.file, ".onnx")
 
     @property
     def sha256(self) -> str:
