@@ -3,6 +3,7 @@
     scripts/accuracy [--arch A ...] [--op O ...] [--source S ...] [--to-us T]   simulate these rows, short ones first
     scripts/accuracy --stale    simulate the groups whose sentinel does not give what the file says
     scripts/accuracy --check    only say which these are; exit code 1 where there is one
+    scripts/accuracy --stated [...]   simulate rows again with what their sources state alone (`stated.csv`)
 
 A group's sentinel is its row that costs least to simulate. Rows that were simulated stay where a run is interrupted.
 """
@@ -13,12 +14,13 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from arch.errors import InputError
-from scripts.tables.accuracy import write
-from sim.app.run import simulate_row
+from scripts.tables.accuracy import result_of, write
+from sim.app.run import row_request, simulate_row
 from sim.app.study.validate import select, validate
-from workloads.accuracy.results import Group, Result, read_results, write_results
+from workloads.accuracy.results import RESULTS_CSV, STATED_CSV, Group, Result, read_results, write_results
 from workloads.silicon import Row, packaged_rows
 
 BATCH = 64
@@ -29,14 +31,6 @@ SAME_US = 1e-6
 def group_of(row: Row) -> Group:
     """The group in which a row is counted."""
     return (row.machine, row.op, row.dtype, row.schedule, row.source)
-
-
-def result_of(row: Row, simulated_us: float = 0.0, kernel: str = "", cpu_s: float = 0.0, day: str = "") -> Result:
-    """The result of a row, with as many digits as tell times apart."""
-    return Result(
-        row.machine, row.op, row.dtype, row.schedule, row.kind, row.source, row.shape, row.scope, row.l2,
-        row.compared_us, round(simulated_us, 6), kernel, round(cpu_s, 2), day,
-    )  # fmt: skip
 
 
 def sentinels(results: Iterable[Result]) -> dict[Group, Result]:
@@ -62,11 +56,23 @@ def stale(results: Sequence[Result], rows: Iterable[Row]) -> Iterator[Group]:
             yield group
 
 
-def simulate(rows: Sequence[Row], results: Sequence[Result], workers: int | None) -> None:
-    """Simulates rows, the short ones first, and keeps what came out after each batch; results of rows that are gone
-    go."""
-    alive = keyed(packaged_rows())
-    kept = {result.key: result for result in results if result.key in alive}
+def only_stated(rows: Iterable[Row]) -> list[Row]:
+    """Rows as their sources state them, where that is another run than the one with what was inferred."""
+    return [row.as_stated for row in rows if row.environment.inferred and _differs(row)]
+
+
+def _differs(row: Row) -> bool:
+    try:
+        return row_request(row.as_stated) != row_request(row)
+    except InputError:
+        return False
+
+
+def simulate(rows: Sequence[Row], path: Path, workers: int | None) -> None:
+    """Simulates rows, the short ones first, and keeps what came out after each batch in a file of results, from which
+    those of rows that are gone go."""
+    alive = keyed(row.as_stated if path == STATED_CSV else row for row in packaged_rows())
+    kept = {result.key: result for result in read_results(path) if result.key in alive}
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     ordered = sorted(rows, key=lambda row: row.time_us)
     for begin in range(0, len(ordered), BATCH):
@@ -75,7 +81,7 @@ def simulate(rows: Sequence[Row], results: Sequence[Result], workers: int | None
         ran = [result_of(o.row, o.predicted_us, o.result.schedule, o.result.cpu_s, day) for o in found.outcomes]
         missed = [result_of(m.row, 0.0, m.reason, 0.0, day) for m in (*found.skipped, *found.failed)]
         kept.update({result.key: result for result in (*ran, *missed)})
-        write_results(kept.values())
+        write_results(kept.values(), path)
         print(f"{begin + len(part)} of {len(rows)} rows, up to {part[-1].time_us:.0f} us", file=sys.stderr)
 
 
@@ -90,6 +96,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--stale", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--stated", action="store_true")
     options = parser.parse_args()
     results, rows = read_results(), packaged_rows()
     try:
@@ -102,7 +109,10 @@ def main() -> int:
         else:
             rows = select(rows, arch=options.arch, op=options.op, source=options.source)
             rows = [row for row in rows if row.time_us <= options.to_us]
-        simulate(rows, results, options.workers)
+        if options.stated:
+            simulate(only_stated(rows), STATED_CSV, options.workers)
+        else:
+            simulate(rows, RESULTS_CSV, options.workers)
     except InputError as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,8 @@ from pathlib import Path
 from scripts.tables.place import DOCS, put
 from sim.app.trust import board_of
 from workloads.accuracy.known import SHARE, Case, holds, known, word_and_kind
-from workloads.accuracy.results import Errors, Result, judges, read_results
+from workloads.accuracy.results import STATED_CSV, Errors, Result, judges, read_results
+from workloads.silicon import Row, environment_of, packaged_rows
 
 PAGE = None
 README = DOCS.parent / "README.md"
@@ -109,6 +110,34 @@ def left_out(results: Iterable[Result], share: float) -> Iterator[tuple[Result, 
                 yield result, holds(said, result.error_percent)
 
 
+def result_of(row: Row, simulated_us: float = 0.0, kernel: str = "", cpu_s: float = 0.0, day: str = "") -> Result:
+    """The result of a row, with as many digits as tell times apart."""
+    return Result(
+        row.machine, row.op, row.dtype, row.schedule, row.kind, row.source, row.shape, row.scope, row.l2,
+        row.compared_us, round(simulated_us, 6), kernel, round(cpu_s, 2), day,
+    )  # fmt: skip
+
+
+def inferred(results: Iterable[Result], stated: Iterable[Result], rows: Iterable[Row]) -> str:
+    """Errors by source with the settings that were inferred of it, and of the same rows with what it states alone."""
+    simulated, without = ({result.key: result for result in found if result.ran} for found in (results, stated))
+    pairs: dict[str, list[tuple[Result, Result]]] = defaultdict(list)
+    for row in rows:
+        both = simulated.get(result_of(row).key), without.get(result_of(row.as_stated).key)
+        if row.environment.inferred and both[0] and both[1] and row.split != "fitted":
+            pairs[row.source].append((both[0], both[1]))
+    lines = ["| source | inferred | rows | mean | bias | mean without it | bias |", "|---|---|---|---|---|---|---|"]
+    for source, found in sorted(pairs.items()):
+        cells = [cell for side in zip(*found, strict=True) if (e := Errors.of(side)) for cell in _mean_and_bias(e)]
+        what = ", ".join(environment_of(source).inferred)
+        lines.append(f"| {source} | {what} | {len(found)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mean_and_bias(errors: Errors) -> list[str]:
+    return [f"{errors.mean:.1f}", f"{errors.bias:+.1f}"]
+
+
 def _case(result: Result) -> Case:
     return Case(board_of(result.machine), result.op, result.dtype, result.simulated_us)
 
@@ -168,6 +197,7 @@ def texts() -> dict[tuple[Path, str], str]:
         (README, "accuracy"): quoted(results),
         (VALIDATION, "errors"): groups(results),
         (VALIDATION, "not run"): not_run(results),
+        (VALIDATION, "inferred"): inferred(results, read_results(STATED_CSV), packaged_rows()),
         (VALIDATION, "intervals"): intervals(results),
     }
     for page, ops in TOPICS.items():

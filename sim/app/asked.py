@@ -23,6 +23,7 @@ def asked_of(request: Request, known: Collection[str]) -> Asked:
         without=request.without,
         tune=request.tune,
         pdl=request.pdl,
+        measured_as=request.measured_as,
         held=dict(request.held),
         conditions={name: getattr(request, name) for name in DEFAULT_CONDITIONS if name in (*known, "scope")},
         overrides=dict(request.machine.overrides),

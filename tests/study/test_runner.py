@@ -125,6 +125,7 @@ ANOTHER: dict[str, Any] = {
     "workload": "gemm m=2 n=1 k=1", "machine": load_arch("t4", ["sm.count=39"]), "schedule": "mma",
     "without": ("swizzle",), "check": True, "exact": True, "l2": "warm", "scope": "stream", "clock": "sustained",
     "data": "zeros", "tune": True, "program": "mine.py:make", "pdl": True, "held": (("gemm m=1 n=1 k=1", "mma"),),
+    "measured_as": "loop",
 }  # fmt: skip
 """By field of a request, what else may be asked for; those of `Bench` follow from their types."""
 

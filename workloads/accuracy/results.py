@@ -18,6 +18,9 @@ from workloads.accuracy.splits import split
 
 RESULTS_CSV = Path(__file__).with_name("results.csv")
 
+STATED_CSV = Path(__file__).with_name("stated.csv")
+"""Rows whose source's environment has settings that were inferred, simulated without these."""
+
 Group = tuple[str, str, str, str, str]
 """Machine, operator, number format, schedule, source."""
 

@@ -21,6 +21,7 @@ from workloads.accuracy.splits import Split, split
 from workloads.ops import Attention, Conv2d, Gemm, LayerNorm, Moe, Operator
 from workloads.parse import parse
 from workloads.silicon.firesim import is_firesim, records
+from workloads.silicon.measurements import measurement
 
 T = TypeVar("T")
 
@@ -58,7 +59,8 @@ class Row:
     """One measurement. time_us and overhead_us are in microseconds; `shape` is the operator's keys as text. kind: of
     the kernels that its source's environment says it ran; empty where `schedule` says it. overrides:
     figures of the machine that a row states beside its preset. core_mhz: the core clock at which it is simulated, MHz;
-    0 where its source's environment decides."""
+    0 where its source's environment decides. named: the machine by the row's own name, where its source's environment
+    says another. stated: simulated with what its source states alone, without what was inferred."""
 
     machine: str
     op: str
@@ -75,6 +77,25 @@ class Row:
     kind: str = ""
     overrides: tuple[str, ...] = ()
     core_mhz: float = 0.0
+    named: str = ""
+    stated: bool = False
+
+    @property
+    def environment(self) -> Environment:
+        """How its source measured."""
+        found = environment_of(self.source)
+        return found.as_stated if self.stated else found
+
+    @property
+    def as_stated(self) -> Row:
+        """The row without what was inferred of its source."""
+        inferred = environment_of(self.source).inferred
+        return dataclasses.replace(
+            self,
+            machine=self.named if self.named and "machine" in inferred else self.machine,
+            kind="" if "schedules" in inferred else self.kind,
+            stated=True,
+        )
 
     @property
     def compared_us(self) -> float:
@@ -100,7 +121,9 @@ class Row:
         return f"{self.machine} {self.op} {self.dtype} {self.shape} ({self.schedule}, {self.source})"
 
 
-COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("kind", "overrides", "core_mhz"))
+_READ_FROM_ELSEWHERE = ("kind", "overrides", "core_mhz", "named", "stated")
+
+COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in _READ_FROM_ELSEWHERE)
 """Columns of the silicon schema."""
 
 Data = Literal["normal", "uniform", "zeros", "half_zeros"]
@@ -111,6 +134,10 @@ class Environment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    measured_as: str = Field(default="", alias="as")
+    """Its kind of measurement (`measurements.yaml`), whose settings it has where it says nothing else."""
+    inferred: tuple[str, ...] = ()
+    """Settings that its source does not state, chosen by what its times show; it states the others."""
     clock: Literal["isolated", "sustained"]
     """`isolated`: idle before each kernel, only the fast regulator acts; `sustained`: back to back, power-limited."""
     machine: str = ""
@@ -189,6 +216,23 @@ class Environment(BaseModel):
     evidence: str
     """Where each of these comes from."""
 
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Environment:
+        """An environment as a file says it, with the settings of its kind of measurement."""
+        kind = fields.get("as", "")
+        found = cls(**{**(measurement(kind).settings if kind else {}), **fields})
+        for name in found.inferred:
+            if name not in fields:
+                raise InputError(f"inferred: {name} is no setting of it{hint(name, fields)}")
+        return found
+
+    @property
+    def as_stated(self) -> Environment:
+        """Without what was inferred: with what its kind of measurement has instead."""
+        own = {name: getattr(self, name) for name in self.model_fields_set if name not in self.inferred}
+        kind = measurement(self.measured_as).settings if self.measured_as else {}
+        return self.model_construct(**{**kind, **own})
+
     def kind_of(self, op: str, dtype: str) -> str:
         """Kind of kernel that the source's library has for an operator; `auto` where it has several."""
         return self.kind.get(f"{op} {dtype}", self.kind.get(dtype, "auto"))
@@ -249,7 +293,7 @@ def _environments(path: Path = ENVIRONMENTS_YAML) -> dict[str, Environment]:
     """All stated environments by source."""
     table = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
-        return {source: Environment(**fields) for source, fields in table.items()}
+        return {source: Environment.read(fields) for source, fields in table.items()}
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -264,7 +308,7 @@ def environment_of(source: str) -> Environment:
 
 def operator_of(row: Row) -> Operator:
     """The operator that a row measured; InputError where this version does not have it."""
-    environment = environment_of(row.source)
+    environment = row.environment
     operator = parse(f"{environment.functions.get(row.op, row.op)} {row.shape} dtype={row.dtype}")
     if isinstance(operator, Gemm):
         layout = environment.layout.get(row.dtype, operator.ta + operator.tb)
@@ -318,6 +362,7 @@ def _row(path: str | Path, line: int, record: Mapping[str, str | None], measured
     for column, allowed in (("scope", SCOPES), ("l2", L2_STATES)):
         if text[column] not in allowed:
             raise InputError(f"{path}:{line}: {column}={text[column]}: must be one of {', '.join(allowed)}")
+    text["named"] = text["machine"]
     text["machine"] = environment_of(text["source"]).machine or text["machine"]
     clock = (record["core_mhz"] or "").strip() if measured_clock else ""
     core_mhz = _number(path, line, "core_mhz", clock, "MHz") if clock else 0.0

@@ -123,6 +123,7 @@ def _add_run_options(run: Parser) -> None:
     arguments.add_machine(run)
     arguments.add_schedule(run)
     _add_conditions(run)
+    arguments.add_measured(run)
     run.add_argument(
         "--show-array",
         nargs="?",
@@ -287,6 +288,10 @@ def _run(options: argparse.Namespace) -> int:
         from workloads.written import ProgramFile
 
         how = {"schedule": options.schedule, "program": options.program, **_conditions(options)}
+        if options.measured_as:
+            from sim.app.measured import bench_as
+
+            how |= {"measured_as": options.measured_as, "bench": bench_as(options.measured_as, options.scope)}
         asked = request_of(workload, options.arch, **how)
         if options.profile and not isinstance(asked.asked, GraphOperator | CopyH2D | AllReduce | ProgramFile):
             raise InputError(f"--profile: {options.operator} is one operator; a graph is llama or bert_layer")

@@ -109,6 +109,11 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
         parser.error(f"{wrong[:80]}: is no text in UTF-8")
     _check_options(parser, words)
     options, rest = parser.parse_known_args(words)
+    if getattr(options, "measured_as", ""):
+        from sim.app.measured import conditions_as
+
+        options.parser.set_defaults(**conditions_as(options.measured_as))  # what is typed beside it goes before
+        options, rest = parser.parse_known_args(words)
     if hasattr(options, "operator"):
         late = [word for word in rest if "=" in word and not word.startswith("-")]
         file = [f"file={options.file}"] if options.file else []
@@ -204,6 +209,15 @@ def add_scope(parser: Parser) -> None:
         "--pdl", action="store_true",
         help="programmatic dependent launch: a kernel's start overlaps the end of the one before",
     )  # fmt: skip
+
+
+def add_measured(parser: Parser) -> None:
+    """--as."""
+    words = (
+        "as people measure it: serving-graph, call-graph, loop, do-bench, profiler or host-clock give --scope, --l2, "
+        "--clock and how a graph is replayed; what is typed beside it goes before"
+    )
+    parser.add_argument("--as", dest="measured_as", default="", metavar="NAME", help=words)
 
 
 def add_choice(parser: Parser) -> None:

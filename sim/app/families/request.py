@@ -50,8 +50,9 @@ class Request:
     """One run that is asked for; `sim.app.run.simulate` says what the fields mean.
 
     workload: an operator or its text, or a graph. machine: the description, which knows its overrides. schedule,
-    without: a mechanism that the schedule's text names after `without` is one of `without`. It crosses process and
-    machine boundaries, so it carries the description itself and not the name of a file.
+    without: a mechanism that the schedule's text names after `without` is one of `without`. measured_as: the kind of
+    measurement that gave its conditions and `bench`, where it was asked for by name. It crosses process and machine
+    boundaries, so it carries the description itself and not the name of a file.
     """
 
     workload: Operator | Graph | str
@@ -68,6 +69,7 @@ class Request:
     program: str = ""
     pdl: bool = False
     held: Schedules = ()
+    measured_as: str = ""
     bench: Bench = field(default_factory=Bench)
 
     def __post_init__(self) -> None:

@@ -50,6 +50,7 @@ class Asked:
     what real machines have, in words. extensions: policies and operators of other
     packages, by the path of the figure or the word. pdl:
     programmatic dependent launch. held: schedules that operators of a graph or a network were to run, by operator.
+    measured_as: the kind of measurement by whose name conditions were asked for.
     """
 
     schedule: str = "auto"
@@ -66,6 +67,7 @@ class Asked:
     extensions: Mapping[str, PolicyRecord] = field(default_factory=dict)
     pdl: bool = False
     held: Mapping[str, str] = field(default_factory=dict)
+    measured_as: str = ""
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Asked:
@@ -76,6 +78,7 @@ class Asked:
             without=tuple(report["without"]),
             tune=report.get("tune", False),
             pdl=report.get("pdl", False),
+            measured_as=report.get("measured_as", ""),
             held=dict(report.get("schedules_held", {})),
             conditions={name: value for name, value in report["conditions"].items() if name in DEFAULT_CONDITIONS},
             overrides=dict(report["overrides"]),
@@ -106,6 +109,7 @@ class Asked:
             "without": list(self.without),
             **({"tune": True} if self.tune else {}),
             **({"pdl": True} if self.pdl else {}),
+            **({"measured_as": self.measured_as} if self.measured_as else {}),
             **({"schedules_held": dict(self.held)} if self.held else {}),
             **{key: {"name": file.name, "hash": file.sha256} for key, file in files.items() if file},
             **({"versions": dict(self.versions)} if self.versions else {}),
@@ -122,7 +126,9 @@ class Asked:
         left_out = [f"without {' '.join(self.without)}"] if self.without else []
         held = [f"schedules of {len(self.held)} operators held"] if self.held else []
         program = [f"program {self.program.name}"] if self.program else []
-        return [*changed, *left_out, *(["tuned"] if self.tune else []), *(["pdl"] if self.pdl else []), *held, *program]
+        kind = [f"as {self.measured_as}"] if self.measured_as else []
+        more = [*(["tuned"] if self.tune else []), *(["pdl"] if self.pdl else [])]
+        return [*kind, *changed, *left_out, *more, *held, *program]
 
     @property
     def words(self) -> dict[str, str]:
@@ -135,6 +141,7 @@ class Asked:
             "without": " ".join(self.without),
             "tuned": "True" if self.tune else "",
             "programmatic dependent launch": "True" if self.pdl else "",
+            "measured as": self.measured_as,
             **{f"schedule held of {op}": schedule for op, schedule in self.held.items()},
             **{name: f"{file.name}, SHA-256 {file.sha256[:16]}" for name, file in files.items() if file},
             **{f"{path} of": f"{said.package}, SHA-256 {said.sha256[:16]}" for path, said in self.extensions.items()},

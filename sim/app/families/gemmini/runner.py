@@ -32,7 +32,7 @@ from workloads.gemmini.gemm import OUT_BYTES
 from workloads.gemmini.mapping import Mapped
 from workloads.ops import Operator
 from workloads.registry import build, chooser
-from workloads.silicon import environment_of, operator_of
+from workloads.silicon import operator_of
 from workloads.written import OwnProgram, placed
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Gemmini:
 
     def row(self, row: Row) -> Request:
         """A row of reference data: its schedule is a mapping, its L2 as its source left it."""
-        environment = environment_of(row.source)
+        environment = row.environment
         if environment.left_out:
             raise InputError(f"rows of {row.source} are left out: {environment.left_out}")
         l2 = "cold" if row.cold_l2 else "warm"

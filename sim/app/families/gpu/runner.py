@@ -64,6 +64,7 @@ class Gpu:
 
     options: tuple[str, ...] = (
         *("schedule", "without", "check", "exact", "l2", "scope", "clock", "data", "tune", "pdl"),
+        "measured_as",
     )
 
     def plan(self, request: Request) -> OperatorPlan | GraphPlan | CollectivePlan:
@@ -100,9 +101,9 @@ class Gpu:
 
     def row(self, row: Row) -> Request:
         """A row of reference data in its source's environment."""
-        from workloads.silicon import environment_of, operator_of
+        from workloads.silicon import operator_of
 
-        environment = environment_of(row.source)
+        environment = row.environment
         if environment.left_out:
             raise InputError(f"rows of {row.source} are left out: {environment.left_out}")
         if 2 * row.compared_us < row.time_us:
