@@ -25,12 +25,12 @@ python=$PWD/.venv/bin/python
 stamp="$kind $(printf '%s\n' "$PWD" | cat - pyproject.toml requirements-dev.lock | cksum)"
 if ! grep -qxF "$stamp" .venv/installed 2>/dev/null; then
     echo "installing tilewave into .venv (the first time takes a minute)" >&2
+    # --no-compile: what is imported, a part of it, is compiled then.
     if [ "$kind" = dev ]; then
-        # Tests import a part of it, which compiles itself then.
         "$python" -m pip install --quiet --no-compile -r requirements-dev.lock
         "$python" -m pip install --quiet --no-deps --no-build-isolation --editable .
     else
-        "$python" -m pip install --quiet --editable .
+        "$python" -m pip install --quiet --no-compile --editable .
     fi
     echo "$stamp" >> .venv/installed
 fi

@@ -1,7 +1,6 @@
 """The package as people get it: the wheel outside the checkout, and a command line that starts light."""
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lab.data import LAB
+from scripts.wheel import build, source_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,15 +37,11 @@ def run(*command: str | Path, cwd: Path) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy so that the checkout stays as it is."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("arch", "sim", "workloads"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "tilewave.py"):
-        shutil.copy(ROOT / name, copy / name)
-    out = tmp_path_factory.mktemp("dist")
-    pip = (sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--no-index", "--no-build-isolation")
-    run(*pip, "--wheel-dir", out, copy, cwd=out)
-    (built,) = out.glob("tilewave-*.whl")
-    return built
+    source_tree(copy)
+    code = copy / "sim" / "ready" / "kernels-some"
+    code.mkdir(parents=True)
+    (code / "advance.nbc").write_bytes(b"machine code")
+    return build(copy, tmp_path_factory.mktemp("dist"))
 
 
 def test_wheel_carries_data_types_and_licence(wheel: Path) -> None:
@@ -58,6 +54,7 @@ def test_wheel_carries_data_types_and_licence(wheel: Path) -> None:
         and path.parent != LAB
     }
     assert data - names == set()
+    assert "sim/ready/kernels-some/advance.nbc" in names  # as `scripts/wheel` puts it there
     for folder in {Path(name).parent for name in data if name.endswith((".yaml", ".csv"))}:
         assert f"{folder.as_posix()}/README.md" in names, f"{folder} holds data that nothing explains"
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -40,6 +40,7 @@ PRIVATE = (
     Private("numba.core.caching", "IndexDataCacheFile._open_for_write", "writes a file as a whole"),
     Private("numba.core.caching", "IndexDataCacheFile._dump", "makes bytes of compiled code"),
     Private("numba.core.caching", "Cache._impl_class", "is replaced by a cache with all that"),
+    Private("numba.core.caching", "Cache._index_key", "is what machine code that came with the package is kept by"),
     Private("numba.core.caching", "Cache._load_overload", "is called, and what it does not find is announced"),
     Private("numba.core.caching", "Cache._guard_against_spurious_io_errors", "is replaced: a full disk is no error"),
     Private("numba.core.base", "BaseContext.get_abi_sizeof", "is wrapped: a type is measured once"),

@@ -61,12 +61,25 @@ class _Counted(event.Listener):
 
 _COMPILE = "numba:compile"
 _counted: list[_Counted] = []
+_foreseen: list[Callable[[], str]] = []
+
+
+@contextlib.contextmanager
+def foreseen(tell: Callable[[], str]) -> Iterator[None]:
+    """Within it, a long compile begins with what is known before the simulation: what `tell` returns."""
+    _foreseen.append(tell)
+    try:
+        yield
+    finally:
+        _foreseen.pop()
 
 
 def say_compiling(text: str) -> None:
-    """Says that a long compile begins, and from now on how far it is."""
+    """Says that a long compile begins, what is known until it ends, and from now on how far it is."""
     clear = "\r\033[K" if sys.stderr.isatty() else ""  # a progress bar may stand there
     print(f"{clear}tilewave: {text}", file=sys.stderr, flush=True)
+    if _foreseen:
+        print(f"tilewave: until then: {_foreseen[-1]()}", file=sys.stderr, flush=True)
     if not _counted:
         _counted.append(_Counted(text.partition(",")[0]))
         event.register(_COMPILE, _counted[0])

@@ -70,10 +70,16 @@ _CODE_MODES = (
     "LOOP_VECTORIZE",
     "SLP_VECTORIZE",
     "ENABLE_AVX",
-    "CPU_NAME",
-    "CPU_FEATURES",
     "DEBUGINFO_DEFAULT",
 )
+
+READY = PACKAGE_ROOT / "ready"
+"""Machine code that a wheel brings (`scripts/wheel` puts it there): a cache directory for each key."""
+
+LEVEL = "x86-64-v3"
+"""The CPUs that it is for: those with these instructions, which servers and laptops of the last ten years have."""
+
+_LEVEL_FEATURES = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 
 
 def kernel_sources(file: Path) -> list[Path]:
@@ -127,16 +133,18 @@ def _listed(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def cache_key(sources: Iterable[Path]) -> str:
+def cache_key(sources: Iterable[Path], level: str = "") -> str:
     """Hash of the sources, of the policies of other packages that they are compiled with, of the versions that generate
-    code, of the CPU and of the modes that change the code."""
+    code, of the CPU and of the modes that change the code. level: of CPUs, in place of this one."""
     sources = list(sources)
     digest = hashlib.sha256()
     if _EXTENSIONS in sources:
         for group in (SCHEDULERS, REPLACEMENTS):
             digest.update("".join(f"{policy.name} {policy.sha256};" for policy in registered(group)).encode())
-    versions = (numba.__version__, llvmlite.__version__, numpy.__version__, platform.python_version())
-    machine = (platform.machine(), llvmlite.binding.get_host_cpu_name())
+    versions = (numba.__version__, llvmlite.__version__, numpy.__version__, sys.implementation.cache_tag)
+    chosen, features = getattr(config, "CPU_NAME", None), getattr(config, "CPU_FEATURES", None)
+    cpu = (level, "") if level else (chosen or llvmlite.binding.get_host_cpu_name(), features)
+    machine = (sys.platform, platform.machine(), *cpu)
     modes = tuple((name, getattr(config, name, None)) for name in _CODE_MODES)
     digest.update(repr((versions, machine, modes)).encode())
     for path in sources:
@@ -212,23 +220,34 @@ def cache_directory(file: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="tilewave-"))
 
 
+@functools.cache
+def ready_directory(file: Path) -> Path | None:
+    """The directory of a file's machine code that came with the package; None where none is for these versions and this
+    CPU."""
+    has = llvmlite.binding.get_host_cpu_features()
+    if not READY.is_dir() or not all(has.get(name) for name in _LEVEL_FEATURES):
+        return None
+    path = READY / (_DIRECTORY_PREFIX + cache_key(kernel_sources(file), LEVEL))
+    return path if path.is_dir() else None
+
+
 class _KernelLocator(caching._CacheLocator):
     """Puts a kernel's cache files into :func:`cache_directory`; the stamp covers the function's own file as well."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._file = Path(inspect.getfile(function))
+        self.file = Path(inspect.getfile(function))
         self._line = function.__code__.co_firstlineno
         self._module = function.__module__
 
     def get_cache_path(self) -> str:
-        return str(cache_directory(self._file))
+        return str(cache_directory(self.file))
 
     def get_source_stamp(self) -> str:
-        return hashlib.sha256(self._file.read_bytes()).hexdigest()
+        return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
     def get_disambiguator(self) -> str:
         # Not where the file lies: the directory's key covers what is in it, so that copies of one version share.
-        return hashlib.sha256(f"{self._module}:{self._file.name}".encode()).hexdigest()[:10] + f"-{self._line}"
+        return hashlib.sha256(f"{self._module}:{self.file.name}".encode()).hexdigest()[:10] + f"-{self._line}"
 
 
 class _KernelCacheImpl(caching.CompileResultCacheImpl):
@@ -314,9 +333,21 @@ class _KernelCache(caching.Cache):
         # needs none of it.
         with self._guard_against_spurious_io_errors():
             found = self._load_overload(sig, target_context)
+            if found is None:
+                found = self._load_ready(sig, target_context)
         if found is None and self._announce:
             say_compiling(self._announce)
         return found
+
+    def _load_ready(self, sig: Any, target_context: Any) -> Any:
+        """Machine code that came with the package, which numba knows by the CPU that it was made for."""
+        directory = ready_directory(self._impl.locator.file)
+        if directory is None:
+            return None
+        came = _CheckedFiles(str(directory), self._impl.filename_base, self._cache_file._source_stamp)
+        sig, (triple, _, _), code = self._index_key(sig, target_context.codegen())
+        data = came.load((sig, (triple, LEVEL, ""), code))
+        return None if data is None else self._impl.rebuild(target_context, data)
 
     @contextlib.contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:

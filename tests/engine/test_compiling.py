@@ -72,6 +72,15 @@ def test_numba_is_as_before_behind_a_compile_and_behind_an_error() -> None:
     assert now() == before
 
 
+def test_a_long_compile_begins_with_what_is_known_before(capsys: pytest.CaptureFixture[str]) -> None:
+    with compiling.foreseen(lambda: "at least 3 us"), quick():
+        compiling.say_compiling("compiling it, once")
+    with quick():
+        compiling.say_compiling("compiling it, once")
+    once = "tilewave: compiling it, once"
+    assert capsys.readouterr().err.splitlines() == [once, "tilewave: until then: at least 3 us", once]
+
+
 def test_a_kernel_that_kernels_call_is_a_part_there_and_has_an_entry_when_python_calls_it() -> None:
     assert twice(np.array([12, 305])) == 3 + 8
     compiled: Any = digits

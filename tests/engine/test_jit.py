@@ -4,6 +4,7 @@ import contextlib
 import operator
 import os
 import pickle
+import platform
 import re
 import shutil
 import subprocess
@@ -115,6 +116,21 @@ def test_edited_helper_gives_the_new_result(tmp_path: Path) -> None:
     helper = root / "sim" / "part" / "helper.py"
     helper.write_text(helper.read_text().replace("x + 1", "x + 2"))
     assert run_python(RUN, root) == "30"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code is made for x86-64 alone")
+@jitted_only
+def test_machine_code_that_came_with_the_package_is_taken_for_the_same_sources_and_versions(tmp_path: Path) -> None:
+    root = small_install(tmp_path)
+    made = {"NUMBA_CPU_NAME": jit.LEVEL, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path / "made")}
+    assert run_python(RUN, root, **made) == "20"
+    shutil.copytree(tmp_path / "made" / "tilewave", root / "sim" / "ready")
+    assert run_python(HITS, root, NUMBA_CACHE_DIR=str(tmp_path / "own")) == "1"
+    assert not list((tmp_path / "own").rglob("*.nbc"))
+    helper = root / "sim" / "part" / "helper.py"
+    helper.write_text(helper.read_text().replace("x + 1", "x + 2"))
+    assert run_python(RUN, root, NUMBA_CACHE_DIR=str(tmp_path / "own")) == "30"
+    assert list((tmp_path / "own").rglob("*.nbc"))
 
 
 def test_an_engine_is_kept_as_machine_code_alone(tmp_path: Path) -> None:

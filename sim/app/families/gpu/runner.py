@@ -25,10 +25,11 @@ from sim.app.families.gpu.sampled import sample_note
 from sim.app.families.gpu.steps import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.report.record import CheckResult, LeftOut, OperatorTime, Streamed
-from sim.app.report.text import bytes_text
+from sim.app.report.text import bytes_text, time_text
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
 from sim.engine.clock import PS_PER_S
+from sim.engine.compiling import foreseen
 from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Program
@@ -319,11 +320,22 @@ class OperatorPlan:
         program = program_of(self.op, self.spec, config)
         work = operator_work(self.op, program, estimate_ps)
         try:
-            return self._run(work, program, progress, wanted, limit_ps)
+            with foreseen(partial(self._foreseen, number)):
+                return self._run(work, program, progress, wanted, limit_ps)
         except DeadlockError as error:
             if isinstance(self.op, OwnProgram):
                 raise InputError(str(error)) from None
             raise
+
+    def _foreseen(self, number: int) -> str:
+        """What is known of a candidate before it runs."""
+        config, estimate_ps = self.configurations[number]
+        found, subject = machine_figures(self.spec, str(self.op.dtype)), self.subject
+        memory_s = subject.operand_bytes / self.spec.dram.bandwidth_bytes_per_s
+        compute_s = (subject.flops or 0) / found.peak_ops_per_s
+        roof, least_s = max((("memory", memory_s), ("arithmetic", compute_s)), key=lambda bound: bound[1])
+        least = f"{self.op} on {self.spec.name} takes at least {time_text(round(1e12 * least_s))} ({roof})"
+        return f"{least}, {time_text(estimate_ps)} by estimate ({config})" if estimate_ps else least
 
     def _run(
         self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None, limit_ps: int | None
