@@ -85,6 +85,14 @@ TCGEN05: list[tuple[Gemm, Tcgen05Config]] = [
     (gemm("mxfp4", 130, 264, 288, "NT"), Tcgen05Config(128, 64, 256, stages=2, swap=True)),
     (gemm("mxfp8", 300, 136, 160, "NT", batch=2), Tcgen05Config(128, 128, 128, stages=2)),
     (gemm("bf16", 300, 64, 512, "NT"), Tcgen05Config(256, 64, 64, pair=True, stages=2, split=3)),
+    (gemm("fp8", 300, 200, 400, "NT", scale="block"), Tcgen05Config(128, 96, 128, stages=2)),
+    (gemm("fp8", 300, 200, 400, "NT", scale="block"), Tcgen05Config(256, 128, 128, pair=True, stages=2, buffers=4)),
+    (gemm("fp8", 40, 264, 272, "NT", scale="block"), Tcgen05Config(128, 32, 128, stages=3, swap=True)),
+    (
+        gemm("fp8", 72, 520, 400, "NT", scale="block", batch=2),
+        Tcgen05Config(256, 96, 128, pair=True, stages=2, swap=True, clc=True),
+    ),
+    (gemm("fp8", 70, 128, 1024, "NT", scale="block"), Tcgen05Config(128, 80, 128, stages=2, split=3)),
 ]
 MMA: list[tuple[str, Gemm, MmaConfig]] = [
     ("a100-sxm4-80gb", gemm("fp16", 128, 128, 128), MmaConfig(64, 64, 32, 32, 32, 3, "cp.async")),

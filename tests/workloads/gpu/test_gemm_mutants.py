@@ -103,6 +103,14 @@ CASES: dict[str, Case] = {
         "b200", SMALL, Gemm(m=2048, n=64, k=192, dtype="bf16"),
         Tcgen05Config(256, 64, 64, pair=True, stages=2, buffers=1, clc=True), {},
     ),
+    "tensor memory and scales by block": (
+        "b200", SMALL, Gemm(m=384, n=64, k=256, tb="T", dtype="fp8", scale="block"),
+        Tcgen05Config(128, 64, 128, stages=1, buffers=1), {},
+    ),
+    "tensor memory of pairs and scales by block": (
+        "b200", SMALL, Gemm(m=64, n=512, k=256, tb="T", dtype="fp8", scale="block"),
+        Tcgen05Config(256, 64, 128, pair=True, stages=1, buffers=1, swap=True), {},
+    ),
     "cp.async": (
         "a100-sxm4-80gb", {}, Gemm(m=64, n=64, k=192, dtype="fp16"), MmaConfig(64, 32, 32, 32, 16, 3, "cp.async"), {},
     ),

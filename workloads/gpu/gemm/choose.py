@@ -167,7 +167,7 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         known = (*KINDS, *libraries.words("gemm"))
         near = hint(schedule, known)
         raise InputError(f"schedule={schedule}: one of auto, {', '.join(known)}, or a whole configuration{near}")
-    if p.scales and schedule in ("auto", "wgmma"):
+    if p.scales and schedule in ("auto", "wgmma") and "tcgen05" not in _units(spec, p.dtype):
         found = by_time(_scaled(op, spec))
     else:
         found = by_time((estimate_ps(work, f), config) for config, work in candidates(p, spec, f, names))
@@ -211,7 +211,8 @@ def _none(p: Problem, spec: GpuSpec, schedule: str) -> NoReturn:
     """Raises the InputError that says why there is no kernel."""
     if p.scales:
         raise InputError(
-            f"gemm scale=block: {spec.name} needs wgmma, and k contiguous in A and B; nearest: tb=T on h100-sxm"
+            f"gemm scale=block: {spec.name} needs wgmma or tensor memory, and k contiguous in A and B; "
+            "nearest: tb=T on h100-sxm"
         )
     if p.group_scales is not None:
         raise InputError(
@@ -355,11 +356,11 @@ def _tcgen05_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple
         if pair and 2 * rows_m <= tile_m:
             continue
         widths: dict[int, int] = {}
-        for tile_n in range(step, tcgen05.MOST_COLUMNS + 1, step):
+        for tile_n in range(step, tcgen05.most_columns(p) + 1, step):
             widths.setdefault(ceil_div(rows_n, tile_n), tile_n)
         for tile_n in widths.values():
             config = Tcgen05Config(tile_m, tile_n, tile_k, pair=pair, swap=swap)
-            config = replace(config, buffers=min(2, tcgen05.most_buffers(p, config, spec)))
+            config = replace(config, buffers=min(4 if p.scales else 2, tcgen05.most_buffers(p, config, spec)))
             config = replace(config, stages=min(MOST_STAGES, tcgen05.max_stages(p, config, spec)))
             work = config.work(p, spec, f)
             yield config, work

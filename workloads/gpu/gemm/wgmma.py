@@ -63,7 +63,7 @@ from sim.gpu.language import (
 from workloads import libraries
 from workloads.gpu import overhead
 from workloads.gpu.configuration import Word
-from workloads.gpu.gemm import epilogue, splitk
+from workloads.gpu.gemm import epilogue, promotion, splitk
 from workloads.gpu.gemm.configuration import GemmConfig
 from workloads.gpu.gemm.estimate import MILLI, Figures, Work, gpcs_of, round_shape, transfer
 from workloads.gpu.gemm.fixup import Fixup, Piece, fetches, owner_only, scratch
@@ -850,8 +850,8 @@ class _Builder:
             scales.append([RegisterTile(f"s{i}{j}", (1, WARP_ROWS), "fp32") for j in blocks])
             for j, (both, column) in enumerate(zip(scales[-1], of_columns, strict=True)):
                 r.run(
-                    "fmul", 2, dtype="fp32", dst=both.whole, srcs=(of_rows.whole, column.whole), compute=_times,
-                    after=() if j else ("sa", "sb"),
+                    "fmul", 2, dtype="fp32", dst=both.whole, srcs=(of_rows.whole, column.whole),
+                    compute=promotion.times, after=() if j else ("sa", "sb"),
                 )  # fmt: skip
         r.wgmma_wait(0)
         former = SCALE_BLOCK - self._rows(unit)[1] % SCALE_BLOCK
@@ -859,7 +859,7 @@ class _Builder:
             r.run(
                 "fmul" if first else "ffma", p.acc.shape[0] * p.acc.shape[1] // 32, dtype="fp32", dst=p.acc.whole,
                 srcs=(product.acc.whole, *(tile.whole for tile in tiles)), indices=(former,),
-                compute=_scaled if first else _add_scaled,
+                compute=promotion.by_rows if first else promotion.added(promotion.by_rows),
             )  # fmt: skip
         self.ring.release(r, step, self._sources())
 
@@ -1074,23 +1074,6 @@ class _Builder:
         rows, cols = (second, first) if self.config.swap else (first, second)
         epilogue.finish(r, self.p, self.spec, sums, done, unit.tile.batch, rows, cols)
         return done
-
-
-def _times(_: np.ndarray, rows: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """Scales of rows, each with that of a block of columns."""
-    return rows * column
-
-
-def _scaled(_: np.ndarray, products: np.ndarray, *scales: Any) -> np.ndarray:
-    """The first block's products with their scales; what the registers held is gone. scales: of the rows, with those of
-    the block of columns in which the tile begins, and of the one in which it ends; columns in the former."""
-    *by_block, former = scales
-    return np.asarray(products * np.where(np.arange(products.shape[1]) < former, by_block[0].T, by_block[-1].T))
-
-
-def _add_scaled(sums: np.ndarray, products: np.ndarray, *scales: Any) -> np.ndarray:
-    """The sums, and another block's products with their scales."""
-    return np.asarray(sums + _scaled(sums, products, *scales))
 
 
 def _fragment_words(p: Problem, config: WgmmaConfig) -> int:
