@@ -208,7 +208,7 @@ def compiled_row(row: Row, older: Older | None = None) -> str | None:
         found = re.search(r"(\d+)x(\d+)(?:x(\d+))? .*stages (\d+)", chosen)
         assert found is not None, chosen
         m, n, k, stages = (int(word or 0) for word in found.groups())
-        if row.dtype == "fp8":  # a buffer more than the tutorial has: `workloads.gpu.gemm.triton.HOPPER_TILES`
+        if row.dtype == "fp8":  # a buffer more than the tutorial has: `hopper_tiles` of workloads/libraries/triton.yaml
             size, tiles, warps = (shape["m"], shape["n"], shape["k"]), (m, n, 128), 8 if m * n == 32768 else 4
             if older is not None:
                 return older.fp8(size, tiles, warps, stages - 1)

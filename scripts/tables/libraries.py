@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from scripts.tables.place import DOCS, put
-from workloads.libraries import shown_figures, taken
+from workloads.libraries import shown_figures, shown_tables, taken
 
 PAGE = DOCS / "workloads.md"
 
@@ -34,8 +34,17 @@ def figures() -> str:
     return "\n".join(lines)
 
 
+def tables() -> str:
+    """Tables of their kernels."""
+    lines = ["| release | table | columns | rows | source | remark |", "|---|---|---|---|---|---|"]
+    for row in shown_tables():
+        lines.append(f"| `{row.release}` | `{row.table}` | {' | '.join(row[2:])} |")
+    return "\n".join(lines)
+
+
 def write(options: argparse.Namespace) -> int:
-    """Puts both tables on the page."""
+    """Puts the three on the page."""
     put(options.page, "libraries", rules())
     put(options.page, "figures of libraries", figures())
+    put(options.page, "tables of libraries", tables())
     return 0

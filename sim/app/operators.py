@@ -62,7 +62,7 @@ class OneOperator(Shown):
                 "Schedules (--schedule; auto takes the fastest by estimate)",
                 schedules or (("none", "a part of other workloads"),),
             ),
-            *_libraries(found["libraries"], found["figures"]),
+            *_libraries(found),
             Section("Examples", tuple((line,) for line in found["examples"])),
             Section("How values are written", ((_SIZES,), (f"Number formats: {', '.join(FORMATS)}.",))),
         ]
@@ -76,6 +76,7 @@ class OneOperator(Shown):
             "schedules": schedules(self.cls.word),
             "libraries": [rule._asdict() for rule in libraries.taken(self.cls.word)],
             "figures": [dict(zip(_FIGURE, row, strict=True)) for row in libraries.shown_figures(self.cls.word)],
+            "tables": [table._asdict() for table in libraries.shown_tables(self.cls.word)],
             "examples": examples(self.word),
         }
 
@@ -83,14 +84,17 @@ class OneOperator(Shown):
 _FIGURE = ("release", "figure", "value", "source", "remark")
 
 
-def _libraries(rules: list[dict[str, str]], figures: list[dict[str, str]]) -> list[Section]:
-    """What libraries take for an operator, and by which figures."""
-    taken = tuple((rule["schedule"], rule["where"] or "everywhere", rule["takes"]) for rule in rules)
-    shown = tuple((row["release"], row["figure"], row["value"], row["source"]) for row in figures)
-    found = [Section("Libraries (--schedule; without a release the newest)", taken, ("", "where", "takes"))]
-    if shown:
-        found.append(Section("Figures of libraries", shown, ("", "figure", "value", "source")))
-    return found if taken else []
+def _libraries(found: dict[str, Any]) -> list[Section]:
+    """What libraries take for an operator, by which figures, and the kernels that they have."""
+    taken = tuple((rule["schedule"], rule["where"] or "everywhere", rule["takes"]) for rule in found["libraries"])
+    figures = tuple((row["release"], row["figure"], row["value"], row["source"]) for row in found["figures"])
+    tables = tuple((row["release"], row["table"], row["columns"], row["rows"]) for row in found["tables"])
+    sections = (
+        Section("Libraries (--schedule; without a release the newest)", taken, ("", "where", "takes")),
+        Section("Figures of libraries", figures, ("", "figure", "value", "source")),
+        Section("Kernels of libraries, by their sizes", tables, ("", "table", "columns", "rows")),
+    )
+    return [section for section in sections if section.rows]
 
 
 class OwnOperator(Shown):

@@ -26,6 +26,8 @@ title: A library of one file
 releases:
   "2":
     figures: {widest: [64, a trace, columns of its widest tile]}
+    tables:
+      tiles: {operator: gemm, columns: [rows, wide], rows: [[64, true], [128, false]], source: a trace}
     takes:
       - operator: gemm
         when: {dtype: [bf16, fp16], m: <= 64}
@@ -53,6 +55,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(libraries, "FOLDER", folder)
     yield path
     libraries.release.cache_clear()
+    libraries.rows.cache_clear()
 
 
 def test_a_library_is_one_file(mine: Path) -> None:
@@ -63,6 +66,9 @@ def test_a_library_is_one_file(mine: Path) -> None:
     assert choose(Gemm(64, 64, 64, dtype="fp16"), A100, "mine").config.schedule == "mma"
     assert {"mine", "mine@2"} <= {*libraries.words("gemm")}
     assert libraries.figure("mine@2", "widest") == 64
+    assert [row.rows for row in libraries.rows("mine@2", "tiles") if row.wide] == [64]
+    shown = next(table for table in libraries.shown_tables("gemm") if table.release == "mine@2")
+    assert shown[1:] == ("tiles", "rows wide", "64 true; 128 false", "a trace", "")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +94,8 @@ def test_what_a_library_does_not_have_is_named(mine: Path, schedule: str, messag
         ('source: a trace\n  "1"', '\n  "1"', r"mine.yaml: releases.2.takes.1.source: Field required"),
         ("lacks:", "lack:", r"mine.yaml: releases.2.takes.1.lack: .*did you mean lacks"),
         ("kernel: mma", "kernel: mma\n        rule: a.b:c", "has either a kernel or a rule"),
+        ("[128, false]", "[128]", r"releases.2.tables.tiles: row \[128\] has 1 cells, not 2"),
+        ("rows: [[64, true], [128, false]]", "row: []", r"tiles.rows: Field required"),
         ("kernel: mma", "rule: mma", "rule mma is no module:function"),
         ("[64, a trace, columns of its widest tile]", "64", r"widest: write \[value, source\]"),
         ("title: A library of one file", "title: [", "mine.yaml: is not YAML"),
@@ -119,6 +127,7 @@ def test_every_rule_has_a_source_and_every_function_is_there() -> None:
     for library in libraries.libraries():
         for release in library.releases.values():
             assert all(figure.source for figure in release.figures.values())
+            assert all(table.source for table in release.tables.values())
             for rule in release.takes:
                 assert rule.source
                 assert rule.kernel or callable(libraries._function(rule))
@@ -128,3 +137,23 @@ def test_the_page_has_the_tables() -> None:
     page = tables.PAGE.read_text(encoding="utf-8")
     assert standing(page, "libraries").strip() == tables.rules()
     assert standing(page, "figures of libraries").strip() == tables.figures()
+    assert standing(page, "tables of libraries").strip() == tables.tables()
+
+
+def test_tiles_come_from_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile that is taken out of a table is tried no longer."""
+    op = Gemm(4096, 4096, 4096, dtype="bf16")
+    taken = choose(op, A100, "mma").config
+    assert (taken.tile_m, taken.tile_n) in {row[:2] for row in libraries.rows("cutlass@2", "tiles")}
+    folder = tmp_path / "libraries"
+    shutil.copytree(libraries.FOLDER, folder)
+    path = folder / "cutlass.yaml"
+    row = f"          - [{taken.tile_m}, {taken.tile_n}, {taken.warp_m}, {taken.warp_n}"
+    text = path.read_text(encoding="utf-8")
+    path.write_text("".join(line for line in text.splitlines(True) if not line.startswith(row)), encoding="utf-8")
+    monkeypatch.setattr(libraries, "FOLDER", folder)
+    for cached in (libraries.release, libraries.rows):
+        cached.cache_clear()
+    assert all((c.tile_m, c.tile_n) != (taken.tile_m, taken.tile_n) for c, _ in choose(op, A100, "mma").candidates)
+    for cached in (libraries.release, libraries.rows):
+        cached.cache_clear()

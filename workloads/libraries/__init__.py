@@ -3,7 +3,8 @@
 `--schedule cublas@13.1` asks for what a release takes for an operator on a machine, `--schedule cublas` for the newest.
 A rule has a few named conditions, and either the kernel that is taken where they hold, as a schedule, or the function
 that finds it by the release's figures, `module:function(op, machine, figures)`; it gives None where it has no kernel.
-The first rule that gives one decides. Figures may be read by those who build kernels, too (`figure`).
+The first rule that gives one decides. Figures and tables of kernels may be read by those who build kernels, too
+(`figure`, `rows`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ from arch.near import hint
 
 FOLDER = Path(__file__).parent
 Value = int | float | tuple[int | float, ...]
+Cell = bool | int | float | str
 Rank = Callable[[Any, Any, str], Any]
 """Who chooses kernels of an operator: of the operator, the machine and a schedule."""
 
@@ -37,6 +40,25 @@ class Figure(NamedTuple):
     value: Value
     source: str
     remark: str = ""
+
+
+class Table(BaseModel):
+    """Kernels that a library has for an operator, by their sizes: one a row, such as its tiles."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...] = Field(min_length=1)
+    source: str
+    remark: str = ""
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Table:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"row {list(row)} has {len(row)} cells, not {len(self.columns)}")
+        return self
 
 
 class Rule(BaseModel):
@@ -88,7 +110,7 @@ class Release(BaseModel):
     """One release of a library.
 
     words: schedules that asked for it in earlier versions of this program. note: what it says that it has, where it has
-    nothing for a problem.
+    nothing for a problem. takes: empty where nobody asks for the library, and its kernels are among those of others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -96,7 +118,8 @@ class Release(BaseModel):
     words: tuple[str, ...] = ()
     note: str = ""
     figures: Mapping[str, Figure] = Field(default_factory=dict)
-    takes: tuple[Rule, ...]
+    tables: Mapping[str, Table] = Field(default_factory=dict)
+    takes: tuple[Rule, ...] = ()
 
     @field_validator("figures", mode="before")
     @classmethod
@@ -150,7 +173,7 @@ def read(path: Path) -> Library:
 
 
 def _known_keys() -> list[str]:
-    return [key for model in (Library, Release, Rule) for key in model.model_fields]
+    return [key for model in (Library, Release, Rule, Table) for key in model.model_fields]
 
 
 def libraries() -> list[Library]:
@@ -171,6 +194,21 @@ def release(name: str) -> Release:
 def figure(name: str, key: str) -> Any:
     """The value of one figure of a release."""
     return release(name).figures[key].value
+
+
+@functools.cache
+def rows(name: str, key: str) -> tuple[Any, ...]:
+    """The rows of one table of a release, each with its columns as attributes."""
+    table = release(name).tables[key]
+    row = namedtuple("row", table.columns)  # type: ignore[misc]  # the columns stand in a file
+    return tuple(row(*cells) for cells in table.rows)
+
+
+def releases_by_kernel(library: str, operator: str) -> dict[str, str]:
+    """By schedule, the release of a library that takes it for an operator, the oldest first."""
+    releases = reversed(list(read(FOLDER / f"{library}.yaml").releases.items()))
+    takes = ((rule, f"{library}@{number}") for number, one in releases for rule in one.takes)
+    return {rule.kernel: name for rule, name in takes if rule.operator == operator}
 
 
 def words(operator: str) -> list[str]:
@@ -275,4 +313,28 @@ def shown_figures(operator: str = "") -> list[tuple[str, str, str, str, str]]:
                     several = figure.value if isinstance(figure.value, tuple) else (figure.value,)
                     value = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in several)
                     found.append((f"{library.library}@{number}", name, value, figure.source, figure.remark))
+    return found
+
+
+class Shown(NamedTuple):
+    """A table as pages show it: columns and rows are words with spaces between, rows with semicolons."""
+
+    release: str
+    table: str
+    columns: str
+    rows: str
+    source: str
+    remark: str
+
+
+def shown_tables(operator: str = "") -> list[Shown]:
+    """All tables of an operator, or of all operators."""
+    found = []
+    for library in libraries():
+        for number, one in library.releases.items():
+            for name, table in one.tables.items():
+                if operator in ("", table.operator):
+                    cells = "; ".join(" ".join(str(cell).lower() for cell in row) for row in table.rows)
+                    columns = " ".join(table.columns)
+                    found.append(Shown(f"{library.library}@{number}", name, columns, cells, table.source, table.remark))
     return found

@@ -27,8 +27,8 @@ from sim.gpu.lower.listing import listing
 from workloads.gpu.attention.blocks import AttentionProblem, blocks, problem
 from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.flash2 import Flash2Config
-from workloads.gpu.attention.flash3 import Flash3Config
-from workloads.gpu.attention.flash3_varlen import RELEASE, Flash3VarlenConfig
+from workloads.gpu.attention.flash3 import RELEASE, Flash3Config
+from workloads.gpu.attention.flash3_varlen import Flash3VarlenConfig
 from workloads.gpu.attention.flash_decode import DecodeConfig
 from workloads.gpu.attention.flash_triton import FlashTritonConfig
 from workloads.gpu.attention.sample import steps_of_head

@@ -16,6 +16,7 @@ from sim.app.run import simulate
 from sim.gpu.language import walk
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.lower.listing import listing
+from workloads import libraries
 from workloads.gpu import select
 from workloads.gpu.gemm import cublas, nvjet, wgmma
 from workloads.gpu.gemm.choose import Config, _wgmma_candidates, _wgmma_tiles, candidates, parse
@@ -25,7 +26,7 @@ from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, problem, shared_sectors
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.threadblock import registers
-from workloads.gpu.gemm.triton import HOPPER_TILES, TritonConfig, configs, warp_tile
+from workloads.gpu.gemm.triton import TUTORIAL, TritonConfig, configs, warp_tile
 from workloads.gpu.gemm.wgmma import Rates, WgmmaConfig
 from workloads.gpu.gemm.wgmma import work as wgmma_work
 from workloads.gpu.select import choose
@@ -172,7 +173,7 @@ def test_the_library_has_its_wide_tiles_in_deep_steps_alone() -> None:
     for tile, there in parts:
         config = parse(f"mma {tile}", p, MACHINES["a100-sxm4-80gb"])
         assert isinstance(config, MmaConfig)
-        assert cublas.has(p, config, figure(CUBLAS, "least_tile")) == there
+        assert cublas.has(p, config, release(CUBLAS).values) == there
 
 
 @pytest.mark.parametrize("k", [128, 256, 512])
@@ -766,7 +767,7 @@ def test_fp64_runs_on_tensor_cores_at_their_rate() -> None:
 def test_triton_multiplies_8_bits_by_wgmma_on_hopper() -> None:
     spec = load_arch("h100-sxm")
     found = choose(Gemm(m=1024, n=1024, k=1024, tb="T", dtype="fp8"), spec, "triton").candidates
-    assert {(c.tile_m, c.tile_n) for c, _ in found} == {(m, n) for m, n, _ in HOPPER_TILES}
+    assert {(c.tile_m, c.tile_n) for c, _ in found} == {(m, n) for m, n, _ in libraries.rows(TUTORIAL, "hopper_tiles")}
     assert all(isinstance(c, WgmmaConfig) and c.multistage and not c.persistent for c, _ in found)
     with pytest.raises(InputError, match="wgmma fp8 needs k contiguous in B"):
         choose(Gemm(m=1024, n=1024, k=1024, dtype="fp8"), spec, "triton")

@@ -13,7 +13,7 @@ from workloads.gpu.gemm import nvjet, wgmma
 from workloads.gpu.gemm.problem import Problem, problem
 from workloads.gpu.gemm.wgmma import WgmmaConfig
 from workloads.gpu.select import choose
-from workloads.libraries import release
+from workloads.libraries import figure, release
 from workloads.ops import Gemm
 from workloads.parse import parse
 
@@ -35,7 +35,7 @@ def test_all_tiles_of_the_library_are_here() -> None:
         if choice.dtype != "fp8":
             shared = kinds[choice.tile_n, choice.tile_m, choice.first]
             across = choice.tile_m if choice.first == "n" else choice.tile_n
-            assert shared == choice.shared or across > nvjet.WIDEST, choice
+            assert shared == choice.shared or across > nvjet.figure("widest"), choice
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_it_takes_what_the_library_takes(dtype: str, sms: int, tiles: float, all
 
 
 def test_a_tile_has_the_librarys_cluster() -> None:
-    slots = {n * m: wgmma.clusters_resident(SPEC, n * m) * n * m for n, m in nvjet.CLUSTERS}
+    slots = {n * m: wgmma.clusters_resident(SPEC, n * m) * n * m for n, m in nvjet.clusters()}
     same, padded = 0, {}
     asked_for = [choice for choice in CHOICES if choice.dtype == "bf16" and choice.sms == 132]
     for choice in asked_for:
@@ -125,7 +125,9 @@ def test_fp8_has_half_the_registers() -> None:
 
 def test_who_times_kernels_takes_the_fastest_that_the_library_names() -> None:
     op = Gemm(1024, 1024, 4096, dtype="bf16")
-    named = {str(config) for config in nvjet.configurations(problem(op), SPEC, WEIGHTS, nvjet.NAMED)}
+    named = {
+        str(config) for config in nvjet.configurations(problem(op), SPEC, WEIGHTS, figure("cublas-tuned@13.1", "named"))
+    }
     tuned = choose(op, SPEC, "cublas-tuned@13.1")
     assert len(tuned.candidates) > 1
     assert {str(config) for config, _ in tuned.candidates} <= named

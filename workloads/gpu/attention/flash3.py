@@ -44,6 +44,7 @@ from sim.gpu.language import (
     minimum,
 )
 from sim.gpu.language.expressions import ZERO
+from workloads import libraries
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import (
     AttentionProblem,
@@ -65,6 +66,8 @@ from workloads.gpu.gemm.wgmma import BLOCK_ROWS, INSTRUCTION_K_BYTES, WARP_ROWS,
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
+RELEASE = "flash-attention-3@2025"
+"""Whose kernels these are (`workloads/libraries`)."""
 L2_SECTION_BYTES = 32 << 20
 """Keys and values of the heads that are worked on at a time (hopper/tile_scheduler.hpp)."""
 
@@ -158,18 +161,9 @@ def columns(p: AttentionProblem) -> int:
 
 def published_tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
-    d, local = columns(p), p.op.window > 0
-    if width(p) == 1:
-        return {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 64 if local else 128)}[d]
-    if d == 64:
-        return 192, 128 if p.masked else 192
-    if d == 96:
-        return 192, 128 if local else 144
-    if d == 128:
-        return 128, 128 if p.masked else 176
-    if d == 192:
-        return 128, 96 if local else 112
-    return 128, 64 if local else 80
+    here = width(p), columns(p)
+    tile = next(row for row in libraries.rows(RELEASE, "tiles") if (row.bytes, row.head_dim) == here)
+    return tile.queries, tile.keys_window if p.op.window > 0 else tile.keys_causal if p.masked else tile.keys
 
 
 def default_config(p: AttentionProblem) -> Flash3Config:

@@ -54,8 +54,6 @@ from workloads.gpu.gemm.wgmma import WARP_ROWS, WARPGROUP
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
-RELEASE = "flash-attention-3@2025"
-"""Whose kernels these are."""
 MOST_SPLITS = 128
 LEAST_BLOCKS = 4
 """Blocks of keys that are not cut."""
@@ -251,7 +249,7 @@ def _prepare(p: AttentionProblem, lists: GlobalTensor) -> Kernel:
     k = KernelBuilder("prepare", (ceil_div(p.op.batch, SEQUENCES * MOST_WARPS), 1, 1), code_bytes=PREPARE_BYTES)
     first = (CTA_X * MOST_WARPS + WARP) * SEQUENCES
     count = RegisterTile("count", (SEQUENCES, 1), "int32")
-    steps = libraries.figure(RELEASE, "prepare_steps")
+    steps = libraries.figure(flash3.RELEASE, "prepare_steps")
     with k.role("warps", warps, 32) as r:
         if p.table:
             r.op("ldg", 2, srcs=(p.table[first:SEQUENCES, 0],), into="lengths", vector_bytes=4)  # type: ignore[misc]
@@ -391,7 +389,7 @@ class _Builder(flash3.Builder):
         """A tile's sequence: looks at groups of sequences from that of the CTA's last tile on, then its lengths."""
         with r.loop("look", 1 + self.workers // (SEQUENCES * self.tiles_m * self.heads)):
             self._fetch(r, "look")
-            steps = libraries.figure(RELEASE, "look_steps")
+            steps = libraries.figure(flash3.RELEASE, "look_steps")
             r.run(overhead.ALU, steps, dtype="int32", chain=steps, after=("look",) if self.lists else ())
         self._fetch(r, "lengths")
         r.run(overhead.ALU, 20, dtype="int32", after=("lengths",) if self.lists else ())

@@ -40,11 +40,8 @@ from workloads.registry import register
 KINDS = ("mma", "simt", "winograd", "depthwise")
 GROUPS = (16, 8, 4)
 """Positions of a row of Y that a box of a copy may hold."""
-SMALL_TILES = ((64, 32, 32, 16, 8), (32, 64, 16, 32, 8), (32, 32, 16, 16, 8))
-"""Tiles under 64x64, with stages of cp.async, as `gemms.MMA_TILES`; cuDNN has sm80_xmma_fprop_..._tilesize64x32x64."""
-EIGHT_WARPS = ((128, 128, 64, 32, 4), (256, 64, 64, 32, 4))
-"""Tiles of cuDNN's kernels for Volta and Turing, whose CTAs have 256 threads."""
-LIBRARY_WARPS = 8
+CUDNN = "cudnn@7"
+"""Whose tiles and figures these are (`workloads/libraries`)."""
 SHORT_STEP = 8
 """Elements of k of a step on the vector pipes where longer ones would be filled with zeros; the step of cuDNN's kernels
 for Maxwell to Volta, as of their assembler's published analysis (maxas, SGEMM)."""
@@ -180,13 +177,13 @@ def of_library(op: Conv2d, spec: GpuSpec, tiles: Collection[str]) -> list[tuple[
     Winograd's, whose product has these tiles, with estimated times in picoseconds, best first; those of tensor cores,
     of eight warps, where they take the format. InputError where none fits."""
     refuse_layout(op, spec)
-    f, width = figures(spec), libraries.figure("cudnn@7", "full_width")
-    all_of_them = list(_estimated(_candidates(op, spec, f, EIGHT_WARPS), f))
+    f, width = figures(spec), libraries.figure(CUDNN, "full_width")
+    all_of_them = list(_estimated(_candidates(op, spec, f, _eight_warps()), f))
     if any(config.on_tensor_cores for config, _ in all_of_them):
         # Halves are stored pixel by pixel (NHWC), and a step has channels of one. int8 is stored in vectors of 32
         # channels (NCHW_VECT_C), each an image of its own, so that vectors under a row of the filter follow each other.
         own = _by_tap(op, spec, f) if op.chosen_dtype == "fp16" else _reordered(op, spec, all_of_them)
-        all_of_them = [entry for entry in own if entry[0].warps == LIBRARY_WARPS]
+        all_of_them = [entry for entry in own if entry[0].warps == libraries.figure(CUDNN, "warps")]
     found = [
         (config, time_ps)
         for config, time_ps in all_of_them
@@ -235,7 +232,7 @@ def _candidates(
 
 def _libraries_too(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[ImplicitConfig, int]]:
     """Configurations that can be asked for, with estimated times: those of a library are among them."""
-    plain = list(_estimated(_candidates(op, spec, f, EIGHT_WARPS), f))
+    plain = list(_estimated(_candidates(op, spec, f, _eight_warps()), f))
     yield from plain
     yield from _by_tap(op, spec, f)
     yield from _reordered(op, spec, plain)
@@ -252,7 +249,7 @@ def _by_tap(op: Conv2d, spec: GpuSpec, f: Figures) -> Iterator[tuple[ImplicitCon
         geometry = partial(Geometry, op, columns, by_tap=True)
         draft = geometry(mma.STEP_BYTES // DTYPE_BYTES[op.chosen_dtype]).problem()
         if _on_tensor_cores(spec, draft):
-            yield from _estimated(_mma(spec, f, geometry, draft, EIGHT_WARPS), f)
+            yield from _estimated(_mma(spec, f, geometry, draft, _eight_warps()), f)
 
 
 def _reordered(
@@ -293,6 +290,11 @@ def _on_tensor_cores(spec: GpuSpec, draft: Problem) -> bool:
     return any(spec.has_instruction("mma", draft.dtype, shape) for shape in mma.SHAPES.get(draft.dtype, ()))
 
 
+def _eight_warps() -> tuple[_Tile, ...]:
+    """Tiles of cuDNN's kernels for Volta and Turing."""
+    return libraries.rows(CUDNN, "eight_warps")
+
+
 def _mma(
     spec: GpuSpec, f: Figures, geometry: Callable[[int], Geometry], draft: Problem, more: Sequence[_Tile]
 ) -> Iterator[tuple[ImplicitConfig, Work]]:
@@ -300,7 +302,8 @@ def _mma(
     asynchronous = spec.cp_async is not None and min(draft.a.vector_bytes, draft.b.vector_bytes) >= 4
     copy = "cp.async" if asynchronous else "ldg"
     core = mma.TensorCore(spec, draft.dtype, copy)
-    for tile_m, tile_n, warp_m, warp_n, stages in (*gemms.MMA_TILES, *more, *(SMALL_TILES if asynchronous else ())):
+    small = libraries.rows(CUDNN, "small_tiles") if asynchronous else ()
+    for tile_m, tile_n, warp_m, warp_n, stages in (*gemms.cutlass_tiles(), *more, *small):
         for steps in (1, 2) if asynchronous else (1,):
             tile_k = steps * mma.STEP_BYTES // width
             g = geometry(tile_k)
@@ -322,7 +325,7 @@ def _simt(
 ) -> Iterator[tuple[ImplicitConfig, Work]]:
     whole = geometry(simt.STEP_BYTES // width)
     short = geometry(SHORT_STEP)
-    for g, (tile_m, tile_n, warp_m, warp_n) in itertools.product((whole, short), gemms.SIMT_TILES):
+    for g, (tile_m, tile_n, warp_m, warp_n, _) in itertools.product((whole, short), gemms.simt_tiles()):
         if g is short and g.gemm.k >= whole.gemm.k:
             continue
         config = ConvSimtConfig(tile_m, tile_n, g.tile_k, warp_m, warp_n, columns=g.columns)

@@ -183,7 +183,7 @@ def candidates(op: Conv2d, spec: GpuSpec, tiles: Collection[str] = ()) -> list[t
     g = Geometry(op)
     named = [
         SimtConfig(tile_m, tile_n, simt.STEP_BYTES // DTYPE_BYTES["fp32"], warp_m, warp_n)
-        for tile_m, tile_n, warp_m, warp_n in gemms.SIMT_TILES
+        for tile_m, tile_n, warp_m, warp_n, _ in gemms.simt_tiles()
         if f"{tile_m}x{tile_n}" in tiles
     ]
     try:

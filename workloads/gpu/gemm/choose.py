@@ -50,98 +50,23 @@ RUNNERS_UP = 12
 """Candidates that are reported, the chosen one included."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-"""Pieces of k. Only as many as find room on the chip at once are tried, but where a library has more."""
+"""Pieces of k that are tried: only as many as find room on the chip at once, but where a library has more."""
 LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
-LEAST_PIECE = "cublas@10", "least_piece"
-"""Figure: least depth of a piece that a second kernel adds."""
-
-WGMMA_SHAPES = (
-    # (tile m, ping-pong, columns, narrowest, widest, step of the width)
-    (64, False, False, 8, 256, 8), (128, False, False, 16, 256, 8), (256, False, False, 32, 160, 8),
-    (64, True, False, 64, 256, 8), (128, True, False, 64, 160, 8),
-    (192, False, True, 64, 208, 16), (128, False, True, 272, 320, 16),
-)  # fmt: skip
-"""Tiles of cuBLAS 12 for Hopper (nvjet): names in public traces go from 64x8 to 256x128, 192x192 and 128x320, in widths
-that are multiples of 8. Of the widths that cut a problem into equally many tiles only the narrowest is tried."""
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+HOPPER, OLDER, CUTLASS = "cublas@13.1", "cublas@10", "cutlass@2"
+"""Releases whose tables and figures say which kernels there are (`workloads/libraries`)."""
 REGISTER_OPERAND_LEAST_N = 64
 """Narrowest tile of kernels that bring an operand to registers, whose others are multiples of it, see
 `_wgmma_candidates`."""
 MOST_STAGES = 12
+MOST_CLUSTER = 4
+"""CTAs of the largest cluster that is tried."""
 XMMA_FORMATS = ("tf32",)
 """Formats whose kernels by wgmma are of the family sm90_xmma, not nvjet, on Hopper: cuBLAS 13 names
 sm90_xmma_gemm_f32f32_tf32f32_f32_{nn,tn}_n_tilesize64x256x32_warpgroupsize1x1x1_execute_segment_k_off for both orders
 of B (`measured_kernels.csv`)."""
-XMMA_TILES = ((64, 128), (64, 256), (128, 128), (128, 256))
-XMMA_TILES_K_MAJOR = ((64, 64), (128, 64), *XMMA_TILES)
-"""Tiles in their names, along n first; narrow ones where k is contiguous in B, too. Up to 64x256 and 128x128 they have
-warpgroupsize1x1x1 and 384 threads: a warpgroup has a whole tile, and two take turns. 128x256 has 2x1x1: both share a
-tile."""
-XMMA_ALONE = 64 * 256
-"""Results of the largest tile that one warpgroup has."""
-XMMA_LEAST_PIECE = "cublas@13.1", "xmma_least_piece"
-"""Figure: least depth of a piece of k of these."""
-XMMA_CLUSTERS = (1, 2, 4, 8)
-"""CTAs of their clusters, which lie along n and share the rows of A: Nsight Compute names clusters of 1x2, 1x3 and 1x8,
-and what the L2 delivers is what such a multicast leaves (30 % of what SMs receive with 64x256 and eight)."""
-
-SM80_TF32_TILES = (
-    # (tile m, tile n, tile k, warp m, warp n, stages)
-    (64, 64, 32, 32, 32, 6), (64, 64, 16, 32, 32, 6), (64, 128, 32, 32, 64, 6), (64, 128, 16, 32, 64, 6),
-    (128, 64, 32, 64, 32, 6), (128, 64, 32, 64, 32, 3), (64, 256, 32, 64, 64, 3), (64, 256, 16, 64, 64, 4),
-    (256, 64, 16, 64, 64, 4), (128, 128, 16, 64, 64, 4), (128, 256, 16, 64, 64, 3),
-)  # fmt: skip
-"""Their kernels by mma.sync that cuBLAS 13 takes on Hopper, cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4: the
-first number is along n."""
-SM80_SPLITS = tuple(range(1, 65))
-"""Pieces of k of these: names come with grids of 2 to 37 pieces, which fill the chip once."""
-SM80_LEAST_PIECE = "cublas@13.1", "sm80_least_piece"
-"""Figure: least depth of such a piece."""
-
-MMA_TILES = (
-    # (tile m, tile n, warp m, warp n, stages of cp.async): CUTLASS's profiled set for sm_80 and sm_75
-    (256, 128, 64, 64, 3), (128, 256, 64, 64, 3), (256, 64, 64, 64, 4), (64, 256, 64, 64, 4), (128, 128, 64, 64, 4),
-    (128, 64, 64, 32, 6), (64, 128, 32, 64, 6), (64, 64, 32, 32, 8),
-)  # fmt: skip
-ASYNCHRONOUS_TILES = (
-    # (tile m, tile n, bytes of k, warp m, warp n, stages)
-    (128, 96, 64, 64, 48, 4), (128, 160, 64, 64, 80, 4), (128, 192, 64, 64, 48, 3), (64, 96, 64, 32, 48, 3),
-    (64, 96, 128, 32, 48, 4), (96, 64, 128, 48, 32, 4),
-)  # fmt: skip
-"""Of the libraries' own kernels of sm_80. Names in public traces have the contiguous dimension first, which is n here:
-sm80_xmma_gemm_f16f16_f16f32_f32_..._tilesize96x128x32_stage4_warpsize2x2x1, 160x128x32_stage4_warpsize2x2x1,
-192x128x32_stage3_warpsize4x2x1, 96x64x32_stage3, 96x64x64_stage4 and 64x96x64_stage4 (all warpsize2x2x1). None has
-128x96 or 128x192. Smaller tiles than 64x64 are SMALL_TILES; kernels for Volta and Turing (..._h884gemm_64x64_...,
-..._s1688gemm_..._64x64_sliced1x2_...) have none."""
-WITHOUT_ASYNCHRONOUS_TILES = ("bf16",)
-"""Formats whose kernels public traces of A100 show in tiles of MMA_TILES alone: ampere_bf16_s16816gemm_bf16_64x64,
-64x128, 128x64, 128x128, 128x256, 256x128_ldg8_f2f_stages_64x3_tn and cutlass_80_tensorop_bf16_..._256x64_32x4."""
-SMALL_TILES = ((16, 16, 16, 16), (32, 32, 16, 16))
-"""Tile and warp tile of the libraries' kernels for few rows: cutlass_80_wmma_tensorop_..._16x16_128x2_tn and
-32x32_128x2."""
-FP64_TILES = (
-    (128, 128, 32, 64), (256, 64, 64, 32), (64, 256, 32, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32),
-    (64, 32, 32, 32), (32, 64, 32, 32), (32, 32, 16, 32),
-)  # fmt: skip
-"""CUTLASS's profiled set of d884gemm (sm_80), three stages of 16 values of k each."""
-FP64_STAGES = 3
-SMALL_STAGES = 2
-SMALL_STEP_BYTES = 256
-
-SIMT_TILES = (
-    # (tile m, tile n, warp m, warp n): 8x8 results a thread where the tile has room for them
-    (128, 128, 32, 64), (128, 64, 32, 64), (64, 128, 32, 64), (64, 64, 32, 32), (128, 32, 32, 32), (32, 128, 32, 32),
-    (64, 32, 16, 32), (32, 64, 16, 32), (32, 32, 16, 16),
-)  # fmt: skip
-SGEMM_TILES = tuple(tile for tile in SIMT_TILES if tile[:2] not in ((128, 64), (64, 32), (32, 32)))
-"""Those of products in fp32: names in public profiles have the contiguous dimension first, which is n here. They are
-volta_sgemm_128x128, 128x64, 64x64, 128x32, 32x128, 64x32_sliced1x4 and the same of ampere. 32x32_sliced1x4, whose warps
-share k, is not here, and nothing in its tile: its warps would do 16x16 each."""
-SGEMM_SPLITS = (*range(1, 13), 16, 24, 32, 64, 128)
-"""Pieces of k of products in fp32: 4096 x 64 x 4096 takes 174 us on V100, which five pieces of 32 tiles (twice its 80
-SMs) reach, and four or six do not."""
-
+WITHOUT_SM80_TILES = ("bf16",)
+"""Formats that have none of the tiles beside CUTLASS's."""
 GEMV_SHAPES = ((4, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 2), (8, 1, 8))
 
 
@@ -321,8 +246,11 @@ def _with_cuts(
     if p.acc not in ADDS:
         return
     older = f.tma_latency > 0 and not stream_k and p.dtype in XMMA_FORMATS
-    least = libraries.figure(*SM80_LEAST_PIECE) if older else several or libraries.figure(*LEAST_PIECE)
-    counts = SM80_SPLITS if older else counts
+    if older:
+        least = libraries.figure(HOPPER, "sm80_least_piece")
+        counts = range(1, libraries.figure(HOPPER, "sm80_most_pieces") + 1)
+    else:
+        least = several or libraries.figure(OLDER, "least_piece")
     for split in _splits(counts, work, p.k if stream_k else p.k // least, several > 0):
         cut = replace(config, split=split)
         if stream_k:
@@ -334,8 +262,9 @@ def _with_cuts(
 
 
 def _wgmma_tiles(rows_m: int, rows_n: int) -> Iterator[tuple[int, int, bool, bool]]:
-    """Tiles (m, n, ping-pong, columns) that are not wider than another one which cuts the problem alike."""
-    for tile_m, pingpong, columns, least, most, step in WGMMA_SHAPES:
+    """Tiles (m, n, ping-pong, columns) of cuBLAS for Hopper: of the widths that cut a problem into equally many tiles
+    only the narrowest."""
+    for tile_m, pingpong, columns, least, most, step in libraries.rows(HOPPER, "wgmma_tiles"):
         if tile_m > wgmma.BLOCK_ROWS and tile_m >= 2 * rows_m:
             continue
         widths: dict[int, int] = {}
@@ -381,6 +310,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
         return
     width = DTYPE_BYTES[p.dtype]
     tile_k = wgmma.STEP_BYTES // width
+    clusters = [c for c in libraries.rows(HOPPER, "nvjet_clusters") if c.along_n * c.along_m <= MOST_CLUSTER]
     for swap in (False, True):
         if width != 2 and not (p.a if swap else p.b).k_major:
             continue
@@ -392,7 +322,7 @@ def _wgmma_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[C
             # Kernels that bring an operand to registers have no narrow tiles.
             if stages < 2 or (plain and (tile_n % REGISTER_OPERAND_LEAST_N or columns)):
                 continue
-            for cluster_m, cluster_n in CLUSTERS[:1] if plain else CLUSTERS:
+            for cluster_m, cluster_n in clusters[:1] if plain else clusters:
                 # A cluster wider than the problem would only multiply padding.
                 if (cluster_m > 1 and tile_m * cluster_m >= 2 * rows_m) or (
                     cluster_n > 1 and tile_n * cluster_n >= 2 * rows_n
@@ -418,11 +348,13 @@ def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) 
     if not (swap or p.b.k_major):
         return
     tile_k = wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype]
-    for tile_m, tile_n in XMMA_TILES_K_MAJOR if p.a.k_major and p.b.k_major else XMMA_TILES:
-        alone = tile_m * tile_n <= XMMA_ALONE
+    for tile_m, tile_n, k_contiguous in libraries.rows(HOPPER, "xmma_tiles"):
+        if k_contiguous and not (p.a.k_major and p.b.k_major):
+            continue
+        alone = tile_m * tile_n <= libraries.figure(HOPPER, "xmma_alone")
         config = WgmmaConfig(tile_m, tile_n, tile_k, pingpong=alone, swap=swap)
         config = replace(config, stages=min(MOST_STAGES, wgmma.max_stages(p, config, spec)))
-        for cluster in XMMA_CLUSTERS:
+        for cluster in libraries.figure(HOPPER, "xmma_clusters"):
             if cluster > 1 and tile_m * cluster >= 2 * (p.n if swap else p.m):
                 continue
             clustered = replace(config, cluster_m=cluster)
@@ -435,7 +367,7 @@ def _xmma_candidates(p: Problem, spec: GpuSpec, f: Figures, rates: wgmma.Rates) 
 def _xmma_cuts(p: Problem, config: WgmmaConfig, work: Work) -> Iterator[tuple[Config, Work]]:
     """Pieces of k of one matrix, which the kernel adds itself (`segment_k_on`)."""
     if p.acc in ADDS and p.batch == 1:
-        for split in _splits(SPLITS, work, p.k // libraries.figure(*XMMA_LEAST_PIECE), False):
+        for split in _splits(SPLITS, work, p.k // libraries.figure(HOPPER, "xmma_least_piece"), False):
             cut = replace(config, split=split)
             yield cut, work._replace(cuts=split, ctas=work.ctas * split)
 
@@ -477,15 +409,15 @@ def _mma_candidates(p: Problem, spec: GpuSpec, f: Figures, several: int) -> Iter
 
 def _sm80_tiles() -> Iterator[MmaConfig]:
     """Tiles for tf32 on Hopper."""
-    for tile_m, tile_n, tile_k, warp_m, warp_n, stages in SM80_TF32_TILES:
-        yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, stages, "cp.async")
+    for tile in libraries.rows(HOPPER, "sm80_tf32_tiles"):
+        yield MmaConfig(**tile._asdict(), copy="cp.async")
 
 
 def _triton_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     """The tutorial's tiles for 8-bit operands on Hopper, where Triton multiplies by wgmma what all warps copy."""
     rates = wgmma.Rates.of(spec, p.dtype)
     assert rates is not None
-    for tile_m, tile_n, stages in triton.HOPPER_TILES:
+    for tile_m, tile_n, stages in libraries.rows(triton.TUTORIAL, "hopper_tiles"):
         step = wgmma.STEP_BYTES // DTYPE_BYTES[p.dtype]
         config = WgmmaConfig(
             tile_m, tile_n, step, stages=stages, persistent=False, tma=False, specialized=False
@@ -499,7 +431,7 @@ def _vector_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[
     """Triton's products that no tensor core takes (fp32 without tf32): multiply-adds, the whole sum, one tile a CTA."""
     if not simt.available(spec, p.dtype, p.acc):
         return
-    for tile_m, tile_n, warp_m, warp_n in SIMT_TILES:
+    for tile_m, tile_n, warp_m, warp_n, _ in simt_tiles():
         config = SimtConfig(tile_m, tile_n, simt.STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
         work = config.work(p, spec, f)
         if work.resident:
@@ -519,32 +451,43 @@ def _marlin_candidates(p: Problem, spec: GpuSpec, f: Figures, names: tuple[str, 
             yield from _with_cuts(p, f, config, work, True)
 
 
+def cutlass_tiles() -> tuple[Any, ...]:
+    """CUTLASS's tiles, with the stages of cp.async."""
+    return libraries.rows(CUTLASS, "tiles")
+
+
+def simt_tiles() -> tuple[Any, ...]:
+    """Tiles on the vector pipes."""
+    return libraries.rows(OLDER, "simt_tiles")
+
+
 def _mma_tiles(dtype: str, copy: str) -> Iterator[MmaConfig]:
     """Tiles for operands of a format that are copied so."""
     width = DTYPE_BYTES[dtype]
     if copy == "ldg":
-        for tile_m, tile_n, warp_m, warp_n, _ in MMA_TILES:
+        for tile_m, tile_n, warp_m, warp_n, _ in cutlass_tiles():
             yield MmaConfig(tile_m, tile_n, mma.STEP_BYTES // width, warp_m, warp_n, 2, copy)
         return
     if dtype == "fp64":
-        for tile_m, tile_n, warp_m, warp_n in FP64_TILES:
-            yield MmaConfig(tile_m, tile_n, 2 * mma.STEP_BYTES // width, warp_m, warp_n, FP64_STAGES, copy)
+        for tile_m, tile_n, warp_m, warp_n, stages in libraries.rows(CUTLASS, "fp64_tiles"):
+            yield MmaConfig(tile_m, tile_n, 2 * mma.STEP_BYTES // width, warp_m, warp_n, stages, copy)
         return
-    if dtype not in WITHOUT_ASYNCHRONOUS_TILES:
-        for tile_m, tile_n, step_bytes, warp_m, warp_n, stages in ASYNCHRONOUS_TILES:
-            yield MmaConfig(tile_m, tile_n, step_bytes // width, warp_m, warp_n, stages, copy)
-    for tile_m, tile_n, warp_m, warp_n, stages in MMA_TILES:
+    own = libraries.rows(HOPPER, "sm80_tiles") if dtype not in WITHOUT_SM80_TILES else ()
+    for tile_m, tile_n, step_bytes, warp_m, warp_n, stages in (*own, *libraries.rows(HOPPER, "few_rows_tiles")):
+        yield MmaConfig(tile_m, tile_n, step_bytes // width, warp_m, warp_n, stages, copy)
+    for tile_m, tile_n, warp_m, warp_n, stages in cutlass_tiles():
         for steps in (1, 2):
             tile_k = steps * mma.STEP_BYTES // width
             yield MmaConfig(tile_m, tile_n, tile_k, warp_m, warp_n, max(3, stages // steps), copy)
-    for tile_m, tile_n, warp_m, warp_n in SMALL_TILES:
-        yield MmaConfig(tile_m, tile_n, SMALL_STEP_BYTES // width, warp_m, warp_n, SMALL_STAGES, copy)
 
 
 def _simt_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple[Config, Work]]:
     fp32 = simt.multiplied(p.dtype, p.acc) == "fp32"
-    for tile_m, tile_n, warp_m, warp_n in SGEMM_TILES if fp32 else SIMT_TILES:
+    counts = libraries.figure(OLDER, "sgemm_pieces") if fp32 else SPLITS
+    for tile_m, tile_n, warp_m, warp_n, sgemm in simt_tiles():
+        if fp32 and not sgemm:
+            continue
         config = SimtConfig(tile_m, tile_n, simt.STEP_BYTES // DTYPE_BYTES[p.dtype], warp_m, warp_n)
         work = config.work(p, spec, f)
         if work.resident:
-            yield from _with_cuts(p, f, config, work, spec.tma is not None, counts=SGEMM_SPLITS if fp32 else SPLITS)
+            yield from _with_cuts(p, f, config, work, spec.tma is not None, counts=counts)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
@@ -32,19 +32,10 @@ from workloads.gpu.gemm.estimate import PS_PER_S, Figures, Work, estimate_ps, tr
 from workloads.gpu.gemm.estimate import figures as machine_figures
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.problem import Problem, ceil_div, problem
-from workloads.gpu.gemm.wgmma import WgmmaConfig
+from workloads.gpu.gemm.wgmma import CUBLAS, WgmmaConfig
 from workloads.gpu.select import Choice
 from workloads.ops import Gemm
 
-DEEP_TILE = 256
-"""Tiles with a side of so many rows have steps of DEEP_STEP_BYTES in formats of two bytes: public traces of A100 name
-256x128_ldg8_f2f_stages_64x3, 128x256 .. 64x3 and 256x64 .. 64x4; smaller ones also have 32x5 and 32x6."""
-DEEP_STEP_BYTES = 128
-
-FEW_ROWS_TILE = 32, 32, 128
-"""Tile and step of `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8`, which a trace of PyTorch on
-A100 names for 4 x 2560 x 2560, in a grid of 8x10x20: 80 tiles, each in twenty pieces of one step."""
-CUBLAS = "cublas@13.1"
 RUNNERS_UP = 12
 
 
@@ -54,9 +45,9 @@ def first_named(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice |
     return _of_nvjet(op, spec, figures, nvjet.TRIED, 1)
 
 
-def fastest_named(op: Gemm, spec: GpuSpec, _: Mapping[str, Any]) -> Choice | None:
+def fastest_named(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice | None:
     """Of all kernels that it names for Hopper the fastest, by estimate."""
-    return _of_nvjet(op, spec, libraries.release(CUBLAS).values, nvjet.NAMED, nvjet.NAMED)
+    return _of_nvjet(op, spec, libraries.release(CUBLAS).values, figures["named"], figures["named"])
 
 
 def untuned(op: Gemm, spec: GpuSpec, _: Mapping[str, Any]) -> Choice | None:
@@ -69,7 +60,8 @@ def tf32(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice | None:
     """The fastest of the kernels for tf32 that the library takes on Hopper."""
     p, f = problem(op), machine_figures(spec)
     found = list(candidates(p, spec, f, several=figures["least_piece"]))
-    taken = [(config, work) for config, work in found if has_tf32(p, config, work)]
+    limits = Tf32Limits.of(figures)
+    taken = [(config, work) for config, work in found if has_tf32(p, config, work, limits)]
     return available(p, spec, by_time((estimate_ps(work, f), config) for config, work in taken or found), 1)
 
 
@@ -88,7 +80,7 @@ def operands_first(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choic
     order = [
         (loads_ps(p, config, work, f), -min(config.tile_k, p.k), estimate_ps(work, f), str(config), config)
         for config, work in found
-        if has(p, config, figures["least_tile"])
+        if has(p, config, figures)
     ]
     ranked = sorted(order, key=lambda item: item[:4])
     return available(p, spec, ((time_ps, config) for *_, time_ps, _, config in ranked), 1)
@@ -112,8 +104,8 @@ def _of_few_rows(
 ) -> Iterator[tuple[int, Any]]:
     """The library's kernel for few rows, with its estimate."""
     for config, work in found:
-        if config.split == 1 and (config.tile_m, config.tile_n, config.tile_k) == FEW_ROWS_TILE:
-            pieces = pieces_of_a_step(p, figures["workspace_bytes"])
+        if config.split == 1 and (config.tile_m, config.tile_n, config.tile_k) == figures["few_rows_tile"]:
+            pieces = pieces_of_a_step(p, figures)
             if pieces > 1:
                 config = replace(config, split=pieces, reduce=True)
                 work = splitk.work(work, p, f, pieces, config.warp_n)
@@ -122,22 +114,33 @@ def _of_few_rows(
 
 def is_for_few_rows(p: Problem, figures: Mapping[str, Any]) -> bool:
     """Whether the library takes its kernel for few rows, by `pieces_of_a_step`."""
-    long = p.k > FEW_ROWS_TILE[2] and p.n >= figures["few_rows_columns"]
+    *_, step = figures["few_rows_tile"]
+    long = p.k > step and p.n >= figures["few_rows_columns"]
     return p.batch == 1 and p.m <= figures["most_few_rows"] and long and DTYPE_BYTES[p.dtype] == 2
 
 
-def pieces_of_a_step(p: Problem, workspace_bytes: int) -> int:
-    """Pieces of k where each has one step of FEW_ROWS_TILE, or as many as their sums find room."""
-    room = workspace_bytes // (p.m * p.n * DTYPE_BYTES[p.acc])
-    return max(1, min(ceil_div(p.k, FEW_ROWS_TILE[2]), room))
+def pieces_of_a_step(p: Problem, figures: Mapping[str, Any]) -> int:
+    """Pieces of k where each has one step of the kernel for few rows, or as many as their sums find room."""
+    *_, step = figures["few_rows_tile"]
+    room = figures["workspace_bytes"] // (p.m * p.n * DTYPE_BYTES[p.acc])
+    return int(max(1, min(ceil_div(p.k, step), room)))
 
 
-FEW_ROWS, SHORT_K = 512, 512
-"""Rows of A and depth up to which `has_tf32` holds."""
-VERY_FEW_ROWS, MANY_ROWS = 128, 4096
+class Tf32Limits(NamedTuple):
+    """Rows of A and depths by which the library tells products in tf32 apart, see `has_tf32`."""
+
+    few_rows: int
+    short_k: int
+    very_few_rows: int
+    many_rows: int
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> Tf32Limits:
+        """Those among the figures of a release."""
+        return cls(*(figures[f"tf32_{name}"] for name in cls._fields))
 
 
-def has_tf32(p: Problem, config: GemmConfig, w: Work) -> bool:
+def has_tf32(p: Problem, config: GemmConfig, w: Work, limits: Tf32Limits) -> bool:
     """Whether the library takes a kernel for tf32 on Hopper.
 
     By the names of the kernels that cuBLAS 13 ran for fitted shapes (`measured_kernels.csv`). Times of xla_matmul_table
@@ -154,50 +157,51 @@ def has_tf32(p: Problem, config: GemmConfig, w: Work) -> bool:
       more than one wave have 64x128 in clusters of eight or more, with many rows 128x128. None of 8 with longer k
       and more than two waves of 64x128 has 64x128.
     """
-    return _TF32[config.schedule](p, config, w)
+    return _TF32[config.schedule](p, config, w, limits)
 
 
-def _tf32_by_mma(p: Problem, config: MmaConfig, w: Work) -> bool:
-    if p.batch == 1 and min(p.m, p.n) <= VERY_FEW_ROWS:
+def _tf32_by_mma(p: Problem, config: MmaConfig, w: Work, limits: Tf32Limits) -> bool:
+    if p.batch == 1 and min(p.m, p.n) <= limits.very_few_rows:
         return True
-    largest = 128 * 256 if p.k <= SHORT_K // 2 else 64 * 128 if p.k <= SHORT_K else 0
+    largest = 128 * 256 if p.k <= limits.short_k // 2 else 64 * 128 if p.k <= limits.short_k else 0
     return w.tiles <= w.resident and config.split == 1 and config.tile_m * config.tile_n <= largest
 
 
-def _tf32_by_wgmma(p: Problem, config: WgmmaConfig, w: Work) -> bool:
-    if p.batch == 1 and min(p.m, p.n) <= VERY_FEW_ROWS:
+def _tf32_by_wgmma(p: Problem, config: WgmmaConfig, w: Work, limits: Tf32Limits) -> bool:
+    if p.batch == 1 and min(p.m, p.n) <= limits.very_few_rows:
         return True
     tile, one_wave = (config.tile_m, config.tile_n), w.tiles <= w.resident
     if p.batch > 1:
         of_256 = ceil_div(p.n, 64) * ceil_div(p.m, 256) * p.batch
         narrow = 3 * of_256 < w.resident
-        wide = 8 if p.m <= FEW_ROWS else 2 if p.k <= SHORT_K and not narrow else 4
+        wide = 8 if p.m <= limits.few_rows else 2 if p.k <= limits.short_k and not narrow else 4
         return tile == (64, 128 if narrow else 256) and config.cluster_m == wide
     if tile == (64, 256):
         return config.split > 1
     if tile == (128, 256):
-        return p.k > SHORT_K and (one_wave or p.k >= 8 * SHORT_K)
+        return p.k > limits.short_k and (one_wave or p.k >= 8 * limits.short_k)
     if tile == (64, 128) and one_wave:
         return config.cluster_m == (4 if 3 * w.tiles <= 2 * w.resident else 1)
     if tile == (128, 128) and not one_wave:
-        return config.cluster_m == 2 and (p.k > SHORT_K or p.m > MANY_ROWS)
+        return config.cluster_m == 2 and (p.k > limits.short_k or p.m > limits.many_rows)
     if one_wave:
         return True
-    if p.k > SHORT_K:
+    if p.k > limits.short_k:
         return tile != (64, 128) or w.tiles <= 2 * w.resident
-    return tile == (64, 128) and config.cluster_m == 8 if p.m <= MANY_ROWS else config.cluster_m == 2
+    return tile == (64, 128) and config.cluster_m == 8 if p.m <= limits.many_rows else config.cluster_m == 2
 
 
-_TF32: dict[str, Callable[[Problem, Any, Work], bool]] = {"mma": _tf32_by_mma, "wgmma": _tf32_by_wgmma}
+_TF32: dict[str, Callable[[Problem, Any, Work, Tf32Limits], bool]] = {"mma": _tf32_by_mma, "wgmma": _tf32_by_wgmma}
 
 
-def has(p: Problem, config: MmaConfig, least_tile: int) -> bool:
-    """Whether the library takes a kernel in this tile and step for the problem; smaller ones than `least_tile` are for
+def has(p: Problem, config: MmaConfig, figures: Mapping[str, Any]) -> bool:
+    """Whether the library takes a kernel in this tile and step for the problem; tiles smaller than `least_tile` are for
     products whose k is one step of theirs."""
     width = DTYPE_BYTES[p.dtype]
-    if config.tile_m < least_tile:
+    if config.tile_m < figures["least_tile"]:
         return p.k <= config.tile_k
-    return width != 2 or max(config.tile_m, config.tile_n) < DEEP_TILE or config.tile_k * width >= DEEP_STEP_BYTES
+    shallow = max(config.tile_m, config.tile_n) < figures["deep_tile"]
+    return width != 2 or shallow or config.tile_k * width >= figures["deep_step_bytes"]
 
 
 def loads_ps(p: Problem, config: MmaConfig, w: Work, f: Figures) -> int:

@@ -20,13 +20,9 @@ from workloads.gpu.select import Choice
 from workloads.ops import Gemm
 from workloads.ops.gemm import SCALE_BLOCK
 
-_WIDTHS = (*range(16, SCALE_BLOCK + 1, 8), 160)
-_STAGES, _STAGES_OF_TWO_SCALES = 8, 6
-_LEAST_ROWS_SHARED = 1024
-
 
 def configuration(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice:
-    """What a release takes for a product; its figure `widest` is the width of its widest tile."""
+    """What a release takes for a product, by its figures."""
     p = problem(op)
     rows = BLOCK_ROWS if p.m <= BLOCK_ROWS else 2 * BLOCK_ROWS
     sms = spec.sm.count
@@ -35,12 +31,12 @@ def configuration(op: Gemm, spec: GpuSpec, figures: Mapping[str, Any]) -> Choice
         tiles = ceil_div(p.m, rows) * ceil_div(p.n, width) * p.batch
         return ceil_div(tiles, sms), -((tiles - 1) % sms), width
 
-    width = min((width for width in _WIDTHS if width <= figures["widest"]), key=waves)
+    width = min(figures["widths"], key=waves)
     along_m = width > SCALE_BLOCK
     shared = p.m % (2 * rows) == 0 if along_m else p.n % (2 * width) == 0
-    pair = 2 if p.m >= _LEAST_ROWS_SHARED and shared else 1
+    pair = 2 if p.m >= figures["least_rows_shared"] and shared else 1
     config = WgmmaConfig(
         rows, width, SCALE_BLOCK, cluster_m=pair if along_m else 1, cluster_n=1 if along_m else pair, flat=True
     )
-    most = _STAGES if config.scaled_blocks == 1 else _STAGES_OF_TWO_SCALES
+    most = figures["stages" if config.scaled_blocks == 1 else "stages_of_two_scales"]
     return choose(op, spec, str(replace(config, stages=min(most, wgmma.max_stages(p, config, spec)))))

@@ -20,6 +20,7 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from sim.gpu.language import WARP, Expr, Op, Program, RegisterTile, RoleBuilder, View
+from workloads import libraries
 from workloads.gpu.gemm import threadblock
 from workloads.gpu.gemm.estimate import Figures, Work
 from workloads.gpu.gemm.mma import MmaConfig, TensorCore
@@ -30,9 +31,8 @@ from workloads.ops import Gemm
 from workloads.ops.gemm import WEIGHTS_K
 from workloads.registry import register
 
-TILES = ((16, 128, 16, 32), (16, 256, 16, 32), (32, 256, 32, 32), (64, 256, 64, 32), (64, 128, 64, 32))
-"""Tile and warp tile: 4 or 8 warps side by side along n."""
-STAGES = 4
+MARLIN = "marlin@1"
+"""Whose tiles these are (`workloads/libraries`)."""
 
 
 class MarlinCore(TensorCore):
@@ -92,8 +92,9 @@ def build(op: Gemm, spec: GpuSpec, config: MarlinConfig) -> Program:
 
 def configs() -> Iterator[MarlinConfig]:
     """The tiles."""
-    for tile_m, tile_n, warp_m, warp_n in TILES:
-        yield MarlinConfig(tile_m, tile_n, WEIGHTS_K, warp_m, warp_n, STAGES, "cp.async")
+    stages = libraries.figure(MARLIN, "stages")
+    for tile_m, tile_n, warp_m, warp_n in libraries.rows(MARLIN, "tiles"):
+        yield MarlinConfig(tile_m, tile_n, WEIGHTS_K, warp_m, warp_n, stages, "cp.async")
 
 
 def _dequantise(bits: int, dtype: str, values: int) -> list[tuple[str, int]]:

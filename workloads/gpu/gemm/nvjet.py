@@ -19,29 +19,24 @@ from typing import Any, NamedTuple
 
 from arch.dtypes import DTYPE_BYTES
 from arch.gpu import GpuSpec
+from workloads import libraries
 from workloads.gpu.gemm import wgmma
 from workloads.gpu.gemm.fixup import ADDS
 from workloads.gpu.gemm.problem import Problem, ceil_div
-from workloads.gpu.gemm.wgmma import BLOCK_ROWS, STEP_BYTES, WgmmaConfig
+from workloads.gpu.gemm.wgmma import BLOCK_ROWS, CUBLAS, STEP_BYTES, WgmmaConfig
 
-ROWS = (64, 128, 192, 256, 320, 384, 512)
-"""Of a tile along the first operand."""
-OWN, SHARED = 176, 160
-"""Accumulators of a thread. Where a tile needs more than the first, two warpgroups share it (coopA, coopB), with up to
-the second each."""
-WIDEST = 256
-"""Columns that a warpgroup multiplies at once."""
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
-"""Along n and m."""
-STAGES = 16
-RESULT_BYTES = 16384
-"""Buffers of results, whatever the tile."""
-GROUP = 8
-"""Clusters in one direction before the next step in the other one."""
 TRIED = 12
 """Of those that the library likes best, until one is available here."""
-NAMED = 128
-"""Of those that it names to who times them: XLA asks `cublasLtMatmulAlgoGetHeuristic` for so many (`GetAlgorithms`)."""
+
+
+def figure(name: str) -> Any:
+    """A figure of these kernels."""
+    return libraries.figure(CUBLAS, f"nvjet_{name}")
+
+
+def clusters() -> tuple[Any, ...]:
+    """Their clusters, along n and m."""
+    return libraries.rows(CUBLAS, "nvjet_clusters")
 
 
 class Weights(NamedTuple):
@@ -78,7 +73,7 @@ class Tile(NamedTuple):
     @property
     def by_columns(self) -> bool:
         """Whether warpgroups that share it have columns, since its rows do not halve or are too wide."""
-        return self.rows // BLOCK_ROWS % 2 == 1 or self.width > WIDEST
+        return self.rows // BLOCK_ROWS % 2 == 1 or self.width > figure("widest")
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -108,12 +103,13 @@ def tiles(promoted: bool = False) -> tuple[Tile, ...]:
 
     Where both sides are whole rows of wgmma, these lie along the longer one.
     """
-    own, shared = (OWN // 2, SHARED // 2) if promoted else (OWN, SHARED)
+    own, shared = (figure(name) // (1 + promoted) for name in ("own", "shared"))
+    widest = figure("widest")
     found = []
-    for rows in ROWS:
+    for rows in figure("rows"):
         blocks = rows // BLOCK_ROWS
-        for width in range(8, 2 * WIDEST + 1, 8):
-            alone = blocks * width <= 2 * own and width <= WIDEST
+        for width in range(8, 2 * widest + 1, 8):
+            alone = blocks * width <= 2 * own and width <= widest
             for swap in (True, False):
                 tile = Tile(rows, width, swap, not alone)
                 if not alone and (blocks * width > 4 * shared or (width % 16 and tile.by_columns)):
@@ -130,7 +126,7 @@ def ranked(p: Problem, spec: GpuSpec, w: Weights) -> list[Kernel]:
     """Kernels for a problem, those first that the library likes best; of equal ones the one that reads least."""
     width = DTYPE_BYTES[p.dtype]
     steps = ceil_div(p.k, STEP_BYTES // width)
-    slots = {n * m: wgmma.clusters_resident(spec, n * m) * n * m for n, m in CLUSTERS}
+    slots = {n * m: wgmma.clusters_resident(spec, n * m) * n * m for n, m in clusters()}
     most = (steps - 1) // w.piece_steps if p.batch == 1 and p.acc in ADDS else 1
     found: list[tuple[float, int, int, Kernel]] = []
     tried: set[tuple[int, int, bool]] = set()
@@ -166,7 +162,7 @@ def _cluster(
     with the fewest tiles of padding. So are 94 % of the answers for tiles that are taken.
     """
     best: tuple[tuple[int, ...], tuple[int, int], int, int] | None = None
-    for n, m in CLUSTERS:
+    for n, m in clusters():
         if (n > 1 and 2 * counts[0] <= n) or (m > 1 and 2 * counts[1] <= m) or not slots[n * m]:
             continue
         ctas = ceil_div(counts[0], n) * n * ceil_div(counts[1], m) * m * copies
@@ -182,7 +178,8 @@ def _cluster(
 def stages(tile: Tile, spec: GpuSpec) -> int:
     """As many as find room: the shared memory of all kernels by name has 24 B beside each, and 16 KB for results."""
     stage = (tile.rows + tile.width) * STEP_BYTES + wgmma.BARRIERS_BYTES
-    return min(STAGES, (spec.shared.max_per_cta_bytes - RESULT_BYTES - wgmma.BESIDE_BYTES) // stage)
+    room = spec.shared.max_per_cta_bytes - figure("result_bytes") - wgmma.BESIDE_BYTES
+    return int(min(figure("stages"), room // stage))
 
 
 def configurations(p: Problem, spec: GpuSpec, w: Weights, most: int = TRIED) -> list[WgmmaConfig]:
@@ -202,4 +199,6 @@ def _configuration(p: Problem, spec: GpuSpec, kernel: Kernel) -> WgmmaConfig:
     # Names with v, which are those with clusters along n alone, go along n first, those with h along m. In steps of
     # eight clusters, those that read the same rows lie in one GPC, to which every eighth cluster goes.
     rows_first, across_rows = (n > m == 1) == tile.swap, not wgmma.plan(p, spec, config).along_n
-    return replace(config, group=GROUP * (along_rows if across_rows else across) if rows_first == across_rows else 1)
+    return replace(
+        config, group=figure("group") * (along_rows if across_rows else across) if rows_first == across_rows else 1
+    )

@@ -14,20 +14,13 @@ from typing import ClassVar
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
+from workloads import libraries
 from workloads.gpu import overhead
 from workloads.gpu.gemm.mma import MmaConfig, TensorCore
 from workloads.gpu.gemm.problem import Problem
 
-TILES = (
-    # (tile m, tile n, tile k, warps, stages): the tutorial's configurations for 16-bit operands
-    (128, 256, 64, 8, 3), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4),
-    (128, 32, 32, 4, 4), (64, 32, 32, 2, 5), (32, 64, 32, 2, 5),
-)  # fmt: skip
-
-
-HOPPER_TILES = ((128, 256, 4), (256, 128, 4), (256, 64, 5), (64, 256, 5), (128, 128, 5))
-"""Tile m, tile n, stages: the tutorial's configurations for 8-bit operands with steps of 128 of k. Triton has as many
-steps on their way as it has buffers, less one (MatmulLoopPipeline.cpp); kernels here need one buffer more for that."""
+TUTORIAL = "triton@3"
+"""Whose tiles these are (`workloads/libraries`)."""
 
 
 class TritonCore(TensorCore):
@@ -74,7 +67,8 @@ class TritonConfig(MmaConfig):
 
 def configs() -> list[TritonConfig]:
     """The tutorial's configurations."""
-    return [TritonConfig(m, n, k, *warp_tile(m, n, warps), stages, "cp.async") for m, n, k, warps, stages in TILES]
+    tiles = libraries.rows(TUTORIAL, "tiles")
+    return [TritonConfig(m, n, k, *warp_tile(m, n, warps), stages, "cp.async") for m, n, k, warps, stages in tiles]
 
 
 def warp_tile(tile_m: int, tile_n: int, warps: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from workloads import libraries
 from workloads.gpu.configuration import Configuration, Word, class_of
 from workloads.ops import GroupedGemm, Moe
 
@@ -68,6 +69,9 @@ that first has them (wheels on PyPI, vllm/model_executor/layers/fused_moe/config
 
 KINDS: tuple[type[MoeConfig], ...] = (MoeConfig, EarlierMoeConfig)
 
+VLLM, EARLIER_VLLM = "vllm@0.17", "vllm@0.14"
+"""Releases whose tiles for layers that nobody has tuned these are (`workloads/libraries`)."""
+
 Tiles = Mapping[int, tuple[int, ...]]
 
 
@@ -101,15 +105,9 @@ def default_config(op: Moe, machine: str) -> MoeConfig:
 
 def _by_rules(m: int, experts: int) -> tuple[int, ...]:
     """Fields of the configuration of a layer that nobody has tuned. m: tokens."""
-    block_m = next((rows for rows, most in ((16, 32), (32, 96), (64, 512)) if m <= most), 128)
-    return (
-        block_m,
-        64 if m <= 64 else 128,
-        128 if m <= 64 else 64,
-        4 if m <= 128 else 8,
-        4 if m <= 32 else 3,
-        16 if m // experts > 128 else 1,
-    )
+    _, *tile = next(row for row in libraries.rows(VLLM, "untuned_tiles") if m <= row.most_tokens)
+    grouped = m // experts > libraries.figure(VLLM, "group_tokens")
+    return (*tile, libraries.figure(VLLM, "group") if grouped else 1)
 
 
 def grouped_config(op: GroupedGemm, schedule: str) -> GroupedConfig:
@@ -124,6 +122,6 @@ def earlier_config(op: Moe, machine: str) -> EarlierMoeConfig:
     """What vLLM took before; by rules two tiles, with Triton's own defaults for warps and stages."""
     if tile := _tuned_tile(op, machine, "0.14"):
         return EarlierMoeConfig(*tile)
-    if op.tokens <= op.local_experts:
-        return EarlierMoeConfig(16, 32, 64)
-    return EarlierMoeConfig(64, 64, 32, group=8)
+    few, more = libraries.rows(EARLIER_VLLM, "untuned_tiles")
+    tile = few if op.tokens <= op.local_experts else more
+    return EarlierMoeConfig(tile.block_m, tile.block_n, tile.block_k, group=tile.group)

@@ -44,18 +44,8 @@ from workloads.registry import register
 
 MAXIMUM: Cost = {"fmnmx.fp32": 1.0}
 ADDITION: Cost = {"fadd.fp32": 1.0}
-TORCH = {"torch-2.0": "pytorch@2.0", "torch-2.1": "pytorch@2.1", "torch": "pytorch@2.7"}
+TORCH = libraries.releases_by_kernel("pytorch", "softmax")
 """The release whose kernels each of PyTorch's kinds are."""
-TORCH_WARPS = 32
-"""Warps of that CTA since 2.1."""
-TORCH_HELD = (24, 24, 24, 29, 26, 26, 30, 35, 36)
-"""Registers of a thread that holds 1 to 9 elements (nvcc 12.6, sm_80): from 8 on, one CTA fills an SM. More elements
-are not kept in registers."""
-TORCH_HELD_HOPPER = (18, 22, 28, 30, 30, 29, 34, 37, 40)
-"""The same on sm_90 (the library of PyTorch 2.11): from 7 on, one CTA fills an SM."""
-TORCH_SWEPT = {"fp32": (30, 38), "fp16": (48, 50), "bf16": (48, 50)}
-"""Registers of a thread that sweeps a row up to 2.0, since Ampere and before (ptxas 11.8): its way for rows of which
-input and output are aligned differently unrolls a vector's elements, which later versions do not."""
 TORCH_SHARED_BYTES = 48 * 1024
 """Static limit of a CTA's shared memory, which rows that it keeps there and a number a warp must fit into."""
 
@@ -203,7 +193,7 @@ def _held(op: Softmax, spec: GpuSpec, config: RowConfig) -> Program:
 def _held_registers(op: Softmax, spec: GpuSpec, config: RowConfig) -> int:
     """Registers of a thread of PyTorch that holds its part of a row."""
     if config.shared:
-        held = TORCH_HELD_HOPPER if spec.tma else TORCH_HELD
+        held = libraries.figure(TORCH[config.schedule], "held_registers_hopper" if spec.tma else "held_registers")
         return held[rows.elements(op.cols, config) - 1]
     size = max(8, math.ceil(math.log2(max(1, op.cols))))
     return libraries.figure(TORCH[config.schedule], "warp_registers")[size - 8]
@@ -289,7 +279,9 @@ def _swept_registers(op: Softmax, spec: GpuSpec, config: RowConfig) -> int:
     """Registers of a thread that sweeps a row, where its kernel is known; else 0."""
     if config.schedule != "torch-2.0":
         return 0
-    return TORCH_SWEPT[op.chosen_dtype][spec.cp_async is None]
+    table = libraries.rows(TORCH[config.schedule], "swept_registers")
+    swept = next(row for row in table if row.dtype == op.chosen_dtype)
+    return swept.since_ampere if spec.cp_async else swept.before
 
 
 def _exchange(config: RowConfig) -> rows.Exchange:
@@ -477,9 +469,10 @@ def _torch_config(op: Softmax, kind: str) -> RowConfig:
     vector = lanes.MAX_VECTOR_BYTES // DTYPE_BYTES[dtype]
     if kind == "torch-2.0":
         return RowConfig(kind, _torch_block(cols, dtype), 1, vector)
-    if kind == "torch" and cols <= len(TORCH_HELD) * TORCH_WARPS * WARP_SIZE:
-        return RowConfig(kind, TORCH_WARPS, 1)
-    return RowConfig(kind, TORCH_WARPS, 1, vector)
+    warps = libraries.figure(TORCH[kind], "cta_warps")
+    if kind == "torch" and cols <= len(libraries.figure(TORCH[kind], "held_registers")) * warps * WARP_SIZE:
+        return RowConfig(kind, warps, 1)
+    return RowConfig(kind, warps, 1, vector)
 
 
 def _torch_block(cols: int, dtype: str) -> int:
