@@ -48,7 +48,8 @@ def choose(op: Operator, spec: GpuSpec, schedule: str = "auto", without: Sequenc
     Raises InputError where the machine or the problem cannot take it.
     """
     rank = registry.chooser(op, spec)
-    choice: Choice = libraries.choose(op, spec, schedule, rank) or rank(op, spec, schedule)
+    decision = libraries.decide(op, spec, schedule, rank)
+    choice: Choice = decision.choice if decision else rank(op, spec, schedule)
     whole = choice.config
     for mechanism in sorted(without, key=_order):
         if mechanism not in MECHANISMS:

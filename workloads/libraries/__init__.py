@@ -241,7 +241,20 @@ def asked(schedule: str, operator: str) -> Asked | None:
     return None
 
 
-def choose(op: Any, spec: Any, schedule: str, rank: Rank) -> Any:
+class Decision(NamedTuple):
+    """What a release takes, and by which rule."""
+
+    name: str
+    rule: Rule
+    choice: Any
+
+    @property
+    def known(self) -> bool:
+        """Whether a rule of the library decided: where none is known, what is taken is what tilewave itself would."""
+        return self.rule.kernel != "auto"
+
+
+def decide(op: Any, spec: Any, schedule: str, rank: Rank) -> Decision | None:
     """What the release that a schedule asks for takes; None where no library is asked for. rank: who finds a kernel by
     its schedule. InputError where the release has none."""
     found = asked(schedule, op.word) if schedule != "auto" and len(schedule.split()) == 1 else None
@@ -252,9 +265,16 @@ def choose(op: Any, spec: Any, schedule: str, rank: Rank) -> Any:
         if rule.holds(op, spec):
             choice = rank(op, spec, rule.kernel) if rule.kernel else _function(rule)(op, spec, found.release.values)
             if choice is not None:
-                return choice
+                return Decision(found.name, rule, choice)
     known = found.release.note or "it has kernels for " + "; ".join(rule.conditions for rule in rules)
     raise InputError(f"schedule={schedule}: {found.name} has none for {op} on {spec.name}; {known}")
+
+
+def choose(op: Any, spec: Any, schedule: str, rank: Rank) -> Any:
+    """What `decide` finds for a schedule that is a library's."""
+    decision = decide(op, spec, schedule, rank)
+    assert decision, f"{schedule} is no library that has {op.word}"
+    return decision.choice
 
 
 def _function(rule: Rule) -> Callable[[Any, Any, Mapping[str, Any]], Any]:

@@ -125,6 +125,10 @@ def _add_run_options(run: Parser) -> None:
     _add_conditions(run)
     arguments.add_measured(run)
     run.add_argument(
+        "--beside", default="", metavar="LIBRARY",
+        help="beside the fastest kernel simulate what a library takes, such as cublas (tilewave ops OP lists them)",
+    )  # fmt: skip
+    run.add_argument(
         "--show-array",
         nargs="?",
         const="array.gif",
@@ -296,10 +300,16 @@ def _run(options: argparse.Namespace) -> int:
         if options.profile and not isinstance(asked.asked, GraphOperator | CopyH2D | AllReduce | ProgramFile):
             raise InputError(f"--profile: {options.operator} is one operator; a graph is llama or bert_layer")
         runner_of(asked.machine.family)  # imports what runs it
+        if options.beside:
+            from sim.app.beside import beside, check_library
+
+            check_library(asked, options.beside)
     if movie:
         _show_array(options, movie)
     with Progress(text) as progress, contextlib.closing(Candidates(asked)) as known:
         record, timeline = run_recorded(asked, progress) if page else (run(asked, progress, known), None)
+        if options.beside:
+            record = beside(asked, record, options.beside, progress)
     report = Report(record)
     if options.profile and not record.operators:
         raise InputError(f"--profile: {record.workload} ran as one program or as layers, not as a graph of operators")

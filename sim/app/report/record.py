@@ -349,6 +349,26 @@ class Trust:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryRun:
+    """What a library takes for the operator of a run.
+
+    release: `cublas@13.1`. source: of its rule, or why there is none. schedule: what it takes; empty where no rule of
+    it is known on the machine. cycles: core-clock cycles of its kernels. time_ps: picoseconds in the run's scope.
+    """
+
+    release: str
+    source: str
+    schedule: str = ""
+    cycles: int = 0
+    time_ps: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """By schema.json."""
+        ran = {"schedule": self.schedule, "cycles": self.cycles, "time_us": self.time_ps / 1e6} if self.schedule else {}
+        return {"release": self.release, "source": self.source, **ran}
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """One operator on one machine."""
 
@@ -384,6 +404,8 @@ class RunRecord:
     """What is no part of the run; None where nothing is missing."""
     trust: Trust | None = None
     """How far its time can be trusted; None where nobody asked."""
+    library: LibraryRun | None = None
+    """What a library takes; None where nobody asked."""
     notes: Sequence[str] = ()
     """Anything that a reader must know, one sentence each."""
 

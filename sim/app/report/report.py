@@ -69,6 +69,7 @@ class Report(Shown):
             **_measured(figures, run.macs),
             "verdict": [said.to_dict() for said in sentences(self)],
             **({"accuracy": dict(run.trust.errors)} if run.trust and run.trust.errors else {}),
+            **({"library": run.library.to_dict()} if run.library else {}),
             "kernels": [self._kernel_dict(kernel) for kernel in run.kernels],
         }
         if run.layers:

@@ -100,6 +100,7 @@ def sections_of(report: Report) -> list[Section]:
         _classes,
         _kernels,
         _candidates,
+        _library,
         _origin,
         _trust,
     )
@@ -349,6 +350,24 @@ def _candidates(report: Report) -> Section:
         rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, off, "chosen" if c.chosen else ""))
     stated = f"estimate's error ({report.record.estimate_error_percent} % expected)"
     return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", stated, ""))
+
+
+def _library(report: Report) -> Section:
+    """The fastest kernel that there is and the library's, side by side."""
+    found, run = report.record.library, report.record
+    title = f"What {found.release} takes" if found else ""
+    if found is None:
+        return Section(title, ())
+    if not found.schedule:
+        return Section(
+            title, ((f"No rule of it is known on {run.machine.name}: there is one answer, tilewave's own.",),)
+        )
+    fastest_ps = report.figures.time_ps
+    rows = (
+        ("tilewave's fastest" if run.asked.schedule == "auto" else "as asked", run.schedule, time_text(fastest_ps), ""),
+        (found.release, found.schedule, time_text(found.time_ps), f"{100 * found.time_ps / fastest_ps - 100:+.1f} %"),
+    )
+    return Section(title, rows, ("kernel of", "schedule", "time", "against the first"))
 
 
 def verdict(report: Report) -> Section:
