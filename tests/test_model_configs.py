@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from arch.errors import InputError
+from arch.load import load_arch
 from sim import simulate
 from sim.app.cli import main
+from sim.app.serving.deployment import Deployment, Memory
 from workloads.graphs.llama import Llama
 from workloads.graphs.models import model_of, names, whole_model
 
@@ -77,7 +79,7 @@ def test_models_have_the_parameters_that_their_cards_state(model: str, billions:
     def weights(layers: int) -> int:
         """Of so many layers, with embedding and head."""
         seq = sizes.positions if sizes.patch else 1
-        op = Llama(model=model, layers=layers, vocab=sizes.vocab, dtype="bf16", seq=seq)
+        op = Llama(model=model, layers=layers, vocab=sizes.vocab, dtype="bf16", experts_dtype="same", seq=seq)
         graph = op.graph(fused=False)
         return sum(graph.sizes_bytes[name] // 2 for name in graph.inputs if name.endswith(("_weight", "_bias")))
 
@@ -144,6 +146,7 @@ def small(tmp_path: Path, kind: str, **changes: Any) -> str:
         ("gemma3_text", "seq=48 layers=2 phase=decode batch=2 page=16"),
         ("gemma2", "seq=48"),
         ("gpt_oss", "seq=32 page=16"),
+        ("gpt_oss", "seq=32 page=16 experts_dtype=mxfp4 tp=2 adp=2 batch=2"),
         ("phi", "seq=32"),
         ("gpt2", "seq=32 phase=decode batch=2"),
         ("bert", "seq=32"),
@@ -306,9 +309,43 @@ def test_devices_share_out_whole_experts() -> None:
     assert "tp=2 ep=2 distribution=balanced" in str(experts)
 
 
+def test_published_experts_of_four_bits_are_stored_so() -> None:
+    def experts(**keys: Any) -> Any:
+        op = Llama(model="gpt-oss-20b", phase="decode", **keys).with_defaults("bf16")
+        return next(step.op for step in op.graph(fused=True).steps if step.label == "vllm:fused_moe")
+
+    assert (experts().weights, experts().dtype) == ("mxfp4", "bf16")
+    assert experts(experts_dtype="same").weights == "same"
+    assert experts(experts_dtype="int4").weights == "int4"
+    memory = Memory.of(Deployment.of("gpt-oss-120b"), load_arch("h200-sxm"))
+    assert memory.weights == pytest.approx(65.3e9, rel=0.02)  # the checkpoint's files
+
+
+def test_groups_of_devices_have_attention_of_their_own_sequences() -> None:
+    def steps(**keys: Any) -> dict[str, Any]:
+        op = Llama(model="qwen3-30b-a3b", phase="decode", batch=8, tp=4, dtype="bf16", **keys)
+        return {step.label: step.op for step in op.graph(fused=True).steps}
+
+    shared, apart, both = steps(), steps(adp=4), steps(adp=2)
+    attention = "aten::scaled_dot_product_attention"
+    assert [(s[attention].batch, s[attention].heads) for s in (shared, apart, both)] == [(8, 8), (2, 32), (4, 16)]
+    assert [(s["vllm:fused_moe"].tokens, s["vllm:fused_moe"].tp) for s in (shared, apart, both)] == [(8, 4)] * 3
+    assert [label for label in apart if label.startswith(("nccl", "vllm:all"))] == [
+        "nccl:all_gather", "nccl:reduce_scatter",
+    ]  # fmt: skip
+    assert apart["nccl:all_gather"].elements == apart["nccl:reduce_scatter"].elements == 8 * 2048
+    assert both["vllm:all_reduce"].devices == both["nccl:all_gather"].gpus == 2
+    h200 = load_arch("h200-sxm")
+    one, four = (Memory.of(Deployment.of(f"deepseek-v3 tp=8 adp={adp}"), h200) for adp in (1, 4))
+    assert four.token == one.token // 4  # all heads read one cache, which each device of a group has whole
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
+        ("model=qwen3-30b-a3b tp=4 adp=3", "must divide tp=4 of a model with experts"),
+        ("tp=2 adp=2", "of a model with experts"),
+        ("model=qwen3-30b-a3b tp=2 adp=2 overlap=1 batch=2", "overlap=1 is of devices that share attention"),
         ("prompts=2 phase=decode", "phase=decode page=16"),
         ("prompts=2 page=16", "phase=decode page=16"),
         ("past=64", "page=16"),
@@ -318,7 +355,7 @@ def test_devices_share_out_whole_experts() -> None:
 )
 def test_steps_that_no_server_has_are_refused(keys: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        simulate(f"llama model=tiny {keys}", "h100-sxm")
+        simulate(f"llama {keys if 'model=' in keys else f'model=tiny {keys}'}", "h100-sxm")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ HABITS = {
 """By framework: whether prompts come beside the sequences that decode, tokens of a step (vLLM's `SchedulerConfig`,
 TensorRT-LLM's `max_num_tokens`, SGLang's `chunked_prefill_size` on 80 GB), tokens of a page."""
 
-FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8"}
+FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "bf16"}
+"""Of products. Experts of GPT-OSS are served as published, in mxfp4; rows name all formats of 4 bits alike."""
 GROUP = ("model", "machine", "dtype", "framework")
 
 
@@ -55,13 +56,13 @@ def shape(row: Mapping[str, str]) -> str:
 
 def deployment(row: Mapping[str, str]) -> str:
     """A row's deployment but for its concurrency; InputError for one that has no form here."""
-    tp, ep = int(row["tp"]), int(row["moe_ep"] or 1)
-    if row["dtype"] not in FORMATS:
-        raise InputError("experts of 4 bits")
-    if int(row["attention_dp"] or 1) > 1 or ep > tp or tp > 8 or int(row["moe_tp"] or 1) > tp:
-        raise InputError("attention of data parallel devices")
-    experts = f" ep={ep}" if ep > 1 else ""
-    return f"{shape(row)}{experts} dtype={FORMATS[row['dtype']]} {HABITS[row['framework']]}"
+    ep, sharers = int(row["moe_ep"] or 1), int(row["tp"])
+    gpus = max(sharers * int(row["attention_dp"] or 1), ep * int(row["moe_tp"] or 1))
+    if gpus > 8:
+        raise InputError("several nodes")
+    parallel = f"tp={gpus}" + (f" ep={ep}" if ep > 1 else "") + (f" adp={gpus // sharers}" if gpus > sharers else "")
+    lengths = f"isl={row['isl']} osl={row['osl']}"
+    return f"{row['model']} {parallel} {lengths} dtype={FORMATS[row['dtype']]} {HABITS[row['framework']]}"
 
 
 def run(asked: Iterable[dict[str, str]], known: Sequence[dict[str, Any]], keep: Path, workers: int) -> None:

@@ -20,14 +20,16 @@ def test_a_row_is_a_deployment_under_its_frameworks_habits() -> None:
     assert (deployment.prefill, deployment.budget, deployment.dtype, deployment.spread) == ("alone", 8192, "bf16", 0)
     assert "prefill=mixed budget=2048" in serving.deployment(row(framework="vllm"))
     assert "ep=2" in serving.deployment(row(moe_ep="2", tp="4"))
+    assert "tp=4 ep=2 adp=2" in serving.deployment(row(moe_ep="2", moe_tp="2", tp="2"))
+    assert "tp=4 adp=2" in serving.deployment(row(attention_dp="2", tp="2"))
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"dtype": "nvfp4"}, "experts of 4 bits"),
-        ({"attention_dp": "4"}, "attention of data parallel devices"),
-        ({"tp": "1", "moe_tp": "4"}, "attention of data parallel devices"),
+        ({"model": "gpt-oss-120b", "dtype": "nvfp4", "tp": "1"}, ""),
+        ({"model": "qwen3-235b-a22b", "dtype": "fp8", "machine": "h200-sxm", "tp": "1", "moe_tp": "4"}, ""),
+        ({"tp": "8", "moe_ep": "8", "moe_tp": "8"}, "several nodes"),
         ({"model": "deepseek-v3", "dtype": "fp8", "tp": "4"}, "does not fit the memory"),
         ({}, ""),
     ],

@@ -21,7 +21,7 @@ from arch.dtypes import DTYPE_BYTES, format_of, is_integer
 from arch.errors import InputError
 from workloads.graphs.memory import plan
 from workloads.ops.base import Operand, Operator
-from workloads.ops.collectives import AllGather, Collective
+from workloads.ops.collectives import AllGather, Collective, ReduceScatter
 from workloads.ops.movement import AllReduce
 from workloads.ops.pointwise import Pointwise
 
@@ -304,6 +304,11 @@ class GraphBuilder:
         size = devices * value.size
         op = AllGather(gpus=devices, elements=size, dtype=value.dtype)
         return self._collective(label, op, value, size)
+
+    def reduce_scatter(self, label: str, value: Value, devices: int) -> Value:
+        """This device's part of the sum over devices, each of which runs this graph with its own share."""
+        op = ReduceScatter(gpus=devices, elements=value.size, dtype=value.dtype)
+        return self._collective(label, op, value, value.size // devices)
 
     def repeat(self, times: int, layer: Callable[[Value, int], Value], x: Value) -> Value:
         """Layers that are equal but for their tensors: `layer(x, number)` calls the operators of one, and gives what

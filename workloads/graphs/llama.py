@@ -13,6 +13,7 @@ from arch.errors import InputError
 from workloads.graphs.graph import OTHERS, Graph, GraphBuilder, GraphOperator, Value
 from workloads.graphs.model import Latent, Model
 from workloads.graphs.models import model_of
+from workloads.ops import packed
 from workloads.ops.attention import Attention
 from workloads.ops.base import choice, count, derived_extent, extent, number_format, operator, words
 from workloads.ops.gemm import Gemm
@@ -22,6 +23,8 @@ from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
 from workloads.ops.rowwise import Argmax, LayerNorm, RmsNorm
 
+EXPERTS_DTYPES = ("published", "same", *packed.FORMS)
+EXPERTS_DTYPES_HELP = "of experts' weights; same: that of products; published: of the checkpoint, where it has few bits"
 _SIZES = {
     "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "intermediate": "ffn",
     "experts": "experts", "topk": "topk",
@@ -46,7 +49,10 @@ class Llama(GraphOperator):
 
     A server prefills prompts in chunks: with `past=n` each sequence has `n` tokens in its cache already, and with
     `prompts=n` a step of decoding takes along the next `chunk` tokens of `n` prompts, whose cache has `past` each.
-    With `ep=n` experts are shared out over `n` of the `tp` devices, and each of them over the others.
+    With `ep=n` experts are shared out over `n` of the `tp` devices, and each of them over the others. With `adp=n`
+    attention, dense layers, embedding and head are of `n` groups of the devices, each with sequences of its own, as
+    servers run models whose keys are the same for all heads; around the experts the groups gather their tokens, and
+    scatter the sums. `experts_dtype` is the format in which experts' weights are stored.
 
     With `overlap=1` the sequences are two halves: sums over devices of one half run on a second stream, beside the
     kernels of the other half. Each half reads all weights.
@@ -67,6 +73,7 @@ class Llama(GraphOperator):
     layers: int = extent(1, help="layers that are run")
     tp: int = extent(1, help="devices that share each layer")
     ep: int = extent(1, help="of these, devices that share out the experts, whole ones")
+    adp: int = extent(1, help="groups of these devices, each with attention of its own sequences")
     overlap: str = choice("0", ("0", "1"), help="1: sums of one half of the batch beside kernels of the other half")
     page: int = count(0, help="keys of a page of a cache in pages; 0: the keys of a sequence lie together")
     seqlens: str | None = words("tokens of each sequence: numbers, a file or a distribution; default: seq of each")
@@ -87,6 +94,7 @@ class Llama(GraphOperator):
         default="uniform",
         metadata={"kind": "words", "help": "which experts tokens take, as distribution of moe: uniform, power_law_1.2"},
     )
+    experts_dtype: str = choice("published", EXPERTS_DTYPES, help=EXPERTS_DTYPES_HELP)
     dtype: str | None = number_format("of all tensors, of 8 bits those of products; default: the machine's, or bf16")
     others: str = choice("refuse", OTHERS, help="operators that the machine cannot run")
 
@@ -108,10 +116,18 @@ class Llama(GraphOperator):
         self._check_overlap()
         self._check_prompts()
         self._check_kind(sizes)
+        self._check_shares(sizes)
+
+    def _check_shares(self, sizes: Model) -> None:
+        """InputError for devices that do not share evenly."""
+        if self.adp > 1 and (self.tp % self.adp or not sizes.experts or self.seqlens is not None):
+            near = max(d for d in range(1, self.adp + 1) if self.tp % d == 0)
+            rule = f"must divide tp={self.tp} of a model with experts, sequences of one length; nearest below: {near}"
+            raise InputError(f"llama adp={self.adp}: {rule}")
         fits = [d for d in range(1, sizes.heads + 1) if sizes.heads % d == 0 and sizes.ffn % d == 0]
         fits = [d for d in fits if sizes.kv_heads % d == 0 or d % sizes.kv_heads == 0]
-        if self.tp not in fits:
-            near = max(d for d in fits if d <= self.tp)
+        if self.sharers not in fits:
+            near = max(d for d in fits if d <= self.sharers) * self.adp
             raise InputError(f"llama tp={self.tp}: must share out {sizes.kv_heads} key heads; nearest below: {near}")
         groups = [d for d in range(1, self.tp + 1) if self.tp % d == 0 and max(sizes.experts, 1) % d == 0]
         if self.ep not in groups:
@@ -140,6 +156,8 @@ class Llama(GraphOperator):
         """InputError for what has no two halves, or no sums over devices."""
         if self.overlap == "0":
             return
+        if self.adp > 1:
+            raise InputError(f"llama adp={self.adp}: overlap=1 is of devices that share attention; nearest: adp=1")
         if self.tp == 1:
             raise InputError("llama overlap=1: one device has no sums over devices; nearest: tp=2 beside it")
         if self.batch % 2:
@@ -181,6 +199,18 @@ class Llama(GraphOperator):
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in: that of the published weights where they have 8 bits, else the machine's."""
         return super().with_defaults("fp8" if self.sizes.weights == "fp8" else dtype)
+
+    @property
+    def sharers(self) -> int:
+        """Devices that share attention and dense layers of the same sequences."""
+        return self.tp // self.adp
+
+    @property
+    def stored(self) -> str:
+        """Format in which experts' weights are stored, `same` for that of products."""
+        if self.experts_dtype != "published":
+            return self.experts_dtype
+        return self.sizes.weights if self.sizes.weights in packed.FORMS else "same"
 
     @property
     def sizes(self) -> Model:
@@ -230,7 +260,7 @@ class Llama(GraphOperator):
     @property
     def _forward(self) -> Graph:
         phase = "decode" if self.phase == "decode" else "prefill"
-        return dataclasses.replace(self, phase=phase, tp=1, overlap="0").graph(fused=False)
+        return dataclasses.replace(self, phase=phase, tp=1, ep=1, adp=1, overlap="0").graph(fused=False)
 
     @property
     def _passes(self) -> tuple[int, int]:
@@ -243,7 +273,8 @@ class Llama(GraphOperator):
             raise InputError("llama phase=training: dataflow machines alone have it (sn40l); nearest: phase=prefill")
         if self.overlap == "1":
             return _overlapped(self, fused)
-        decoder = _Decoder(self, fused, GraphBuilder(str(self), self.others), {})
+        own = dataclasses.replace(self, batch=-(-self.batch // self.adp), prompts=-(-self.prompts // self.adp))
+        decoder = _Decoder(own, fused, GraphBuilder(str(self), self.others), {})
         return decoder.g.build(decoder.whole())
 
 
@@ -293,8 +324,8 @@ class _Decoder:
         self.g, self.weights, self.name = g, weights, name
         self.sizes = op.sizes
         self.head_dim = self.sizes.head_elements
-        self.heads, self.kv_heads = self.sizes.heads // op.tp, max(1, self.sizes.kv_heads // op.tp)
-        self.ffn = self.sizes.ffn // op.tp
+        self.heads, self.kv_heads = self.sizes.heads // op.sharers, max(1, self.sizes.kv_heads // op.sharers)
+        self.ffn = self.sizes.ffn // op.sharers
         self.new = 1 if op.phase == "decode" else op.seq
         self.attention_op = Attention(
             batch=op.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, page=op.page,
@@ -426,11 +457,18 @@ class _Decoder:
         if not self.sizes.experts:
             return self._gated(normed, layer, self.ffn)
         if int(layer.rpartition(".")[2]) < self.sizes.dense:
-            return self._gated(normed, layer, self.sizes.dense_ffn // self.op.tp)
-        found = self._experts(normed, layer)
+            return self._gated(normed, layer, self.sizes.dense_ffn // self.op.sharers)
+        found = self._experts(self._gathered(normed), layer)
+        if self.op.adp > 1:
+            found = self.g.reduce_scatter("nccl:reduce_scatter", found, self.op.adp)
         if not self.sizes.shared:
             return found
-        return self._pointwise("add", self._gated(normed, f"{layer}.shared", self.sizes.shared // self.op.tp), found)
+        shared = self._gated(normed, f"{layer}.shared", self.sizes.shared // self.op.sharers)
+        return self._pointwise("add", shared, found)
+
+    def _gathered(self, x: Value) -> Value:
+        """The tokens of all groups of devices."""
+        return x if self.op.adp == 1 else self.g.all_gather("nccl:all_gather", x, self.op.adp)
 
     def joined(self, x: Value, found: Value | None) -> Value:
         """A layer's input with what it has found."""
@@ -455,7 +493,7 @@ class _Decoder:
     @property
     def _vocab(self) -> int:
         """Rows of this device's part of the embedding, and of the head."""
-        return -(-self.op.vocab // self.op.tp)
+        return -(-self.op.vocab // self.op.sharers)
 
     def _looked_up(self, name: str, rows: int) -> Value:
         """Rows of a table. Of the embedding each device has a part; the others' rows are zeros there."""
@@ -479,8 +517,8 @@ class _Decoder:
         logits = self._linear(x, weight, self._vocab, batch, bias=sizes.head_bias, dtype=self.dtype)
         if sizes.capped:
             logits = self._chain(("scale", "tanh", "scale"), logits)
-        if self.op.tp > 1:
-            logits = self.g.all_gather("nccl:all_gather", logits, self.op.tp)
+        if self.op.sharers > 1:
+            logits = self.g.all_gather("nccl:all_gather", logits, self.op.sharers)
         return self._sampled(logits, batch) if self.op.sample == "greedy" else logits
 
     def _sampled(self, logits: Value, batch: int) -> Value:
@@ -663,17 +701,18 @@ class _Decoder:
 
     def _experts(self, normed: Value, layer: str) -> Value:
         """Experts in the place of the gated layer, each shared by the devices; all devices know the choice."""
-        sizes, dtype = self.sizes, self.dtype
-        logits = self._linear(normed, f"{layer}.router", sizes.experts, dtype=dtype)
-        narrow = self.op.chosen_dtype if DTYPE_BYTES[self.op.chosen_dtype] == 1 else dtype
+        sizes, dtype, stored = self.sizes, self.dtype, self.op.stored
+        tokens = normed.size // sizes.hidden
+        logits = self._linear(normed, f"{layer}.router", sizes.experts, tokens, dtype=dtype)
+        narrow = self.op.chosen_dtype if DTYPE_BYTES[self.op.chosen_dtype] == 1 and stored == "same" else dtype
         op = Moe(
-            tokens=self.tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
+            tokens=tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
             tp=self.op.tp // self.op.ep, ep=self.op.ep, router="1", dtype=narrow, out=dtype,
-            distribution=self.op.routing,
+            distribution=self.op.routing, weights=stored,
         )  # fmt: skip
         weights = (
-            self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape), narrow)
-            for operand in op.operands[-2:]
+            self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape), operand.dtype)
+            for operand in op.weight_operands
         )
         return self.g.product("vllm:fused_moe", op, normed, logits, *weights)
 
@@ -692,7 +731,7 @@ class _Decoder:
 
     def _shared_sum(self, x: Value) -> Value:
         """Partial results of all devices, summed."""
-        return x if self.op.tp == 1 else self.g.all_reduce(self._sum_label, x, self.op.tp)
+        return x if self.op.sharers == 1 else self.g.all_reduce(self._sum_label, x, self.op.sharers)
 
     @property
     def _sum_label(self) -> str:

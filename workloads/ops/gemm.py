@@ -12,16 +12,14 @@ import numpy as np
 from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES, is_integer, round_to
 from arch.errors import InputError
 from arch.near import hint
-from workloads.ops import blocks
+from workloads.ops import blocks, packed
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator, random_array
 from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon
+from workloads.ops.packed import Packed
 from workloads.ops.pointwise import FUNCTIONS
 
 EPILOGUE = ("bias", "add", "scale", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 """Functions of `FUNCTIONS` that kernels apply to results before they are stored."""
-WEIGHTS_K = 64
-"""Elements of k that lie together in stored weights."""
-WEIGHT_BITS = {"int8": 8, "int4": 4}
 FINISHED_WITH = ("fp32", "fp16", "bf16")
 """Formats of an epilogue's operands, which are C's if it has one of these, else bf16."""
 SCALED_BY_ROW = ("fp8", "fp8_e5m2", "int8")
@@ -43,9 +41,10 @@ class Gemm(Operator):
     elements of B. The sum over each block of k is scaled and added in fp32. `scale=row` gives fp8 and int8 operands one
     fp32 scale a row of A and a column of B, by which sums are multiplied.
 
-    `weights=int4` (or int8) stores B quantised, as w4a16 (w8a16) models are served: for each `WEIGHTS_K` of k and each
-    column of B the values' bytes, two values a byte (the lower first), and SW [k groups, n] of A's format, by which
-    they are multiplied. A, sums and C stay in `dtype`, fp16 or bf16.
+    `weights=int4` (or int8, mxfp4, nvfp4) stores B with fewer bits, as w4a16 (w8a16) models are served: for each 64 of
+    k and each column of B the values' bytes, two values of 4 bits a byte (the lower first), and SW [k groups, n], by
+    which they are multiplied: of A's format for `group` integers, for 32 (16) of mxfp4 (nvfp4) powers of 2 (e4m3). A,
+    sums and C stay in `dtype`, fp16 or bf16.
 
     `dtype=mxfp8`, `mxfp4` and `nvfp4` are block formats: elements of 8 bits, or of 4, two a byte, and a scale for each
     32 (nvfp4: 16) of k, SA and SB, in the order in which tensor cores take them.
@@ -67,8 +66,10 @@ class Gemm(Operator):
     scale: str = choice(
         "none", ("none", "block", "row"), help="block: fp8 operands have scales by block of 128; row: by row and column"
     )
-    weights: str = choice("same", ("same", "int8", "int4"), help="int8, int4: B is stored so, with a scale a group")
-    group: int = extent(128, help="elements of k that share a scale of weights=int8 or int4")
+    weights: str = choice(
+        "same", ("same", *packed.FORMS), help="int8, int4, mxfp4, nvfp4: B is stored so, with a scale a group"
+    )
+    group: int = extent(packed.GROUP, help="elements of k that share a scale of weights=int8 or int4")
     epilogue: str = field(
         default="none",
         metadata={"kind": "chain", "help": "functions of the results, joined by +: " + ", ".join(EPILOGUE)},
@@ -123,12 +124,10 @@ class Gemm(Operator):
             raise InputError(
                 f"{where}: takes ta=N tb=N batch=1 scale=none beta=0; weights lie in an order of their own"
             )
-        if self.k % WEIGHTS_K:
-            nearest = max(1, round(self.k / WEIGHTS_K)) * WEIGHTS_K
-            raise InputError(f"{where} k={self.k}: must be a multiple of {WEIGHTS_K}, nearest: {nearest}")
-        if self.group % WEIGHTS_K:
-            nearest = max(1, round(self.group / WEIGHTS_K)) * WEIGHTS_K
-            raise InputError(f"{where} group={self.group}: must be a multiple of {WEIGHTS_K}, nearest: {nearest}")
+        if self.k % packed.DEPTH:
+            nearest = max(1, round(self.k / packed.DEPTH)) * packed.DEPTH
+            raise InputError(f"{where} k={self.k}: must be a multiple of {packed.DEPTH}, nearest: {nearest}")
+        Packed.of(self.weights, self.group, self.dtype or "fp16", where)
 
     def read_as_column_major(self) -> Self:
         """The row-major multiply that does what these keys mean in BLAS's column-major convention.
@@ -164,17 +163,9 @@ class Gemm(Operator):
         return self.weights != "same"
 
     @property
-    def packed_shape(self) -> tuple[int, int, int]:
-        """Shape of quantised B in bytes, see `weights`."""
-        return (self.k // WEIGHTS_K, self.n, WEIGHTS_K * WEIGHT_BITS[self.weights] // 8)
-
-    def unpacked(self, stored: Array) -> Array:
-        """Integers of k (the last index) that bytes hold."""
-        found = np.asarray(stored).astype(np.int64)
-        if WEIGHT_BITS[self.weights] == 8:
-            return found
-        halves = np.stack([found & 15, found >> 4 & 15], axis=-1).reshape(*found.shape[:-1], -1)
-        return (halves ^ 8) - 8
+    def packed(self) -> Packed:
+        """How quantised B is stored, see `weights`."""
+        return Packed.of(self.weights, self.group, self._formats()[0], "gemm")
 
     @property
     def rowwise(self) -> bool:
@@ -230,10 +221,11 @@ class Gemm(Operator):
         more = [Operand("c", self.c_shape, out)] if self.adds else []
         if self.blockwise:
             more = [Operand("sa", self.a_scales_shape, "fp32"), Operand("sb", self.b_scales_shape, "fp32")]
+        b = Operand("b", self.b_shape, dtype)
         if self.quantised:
-            more = [Operand("sw", (-(-self.k // self.group), self.n), dtype)]
+            b = Operand("b", self.packed.shape(self.k, self.n), self.packed.stored)
+            more = [Operand("sw", (self.packed.groups(self.k), self.n), self.packed.scale)]
         more += [Operand(name, shape, kind) for name, shape, kind in self.finish_operands]
-        b = Operand("b", self.packed_shape, "int8") if self.quantised else Operand("b", self.b_shape, dtype)
         return (Operand("a", self.a_shape, dtype), b, *more)
 
     def _block_operands(self) -> tuple[Operand, ...]:
@@ -250,6 +242,9 @@ class Gemm(Operator):
     def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
         """As `Operator.inputs`; of block formats any bytes, and scales near 1."""
         found = super().inputs(seed, data)
+        if self.quantised:
+            b, scales = found[1:3]
+            return (found[0], *self.packed.random(seed + 1, b.shape, scales.shape, data), *found[3:])
         if not self.in_blocks:
             return found
         rng = np.random.Generator(np.random.PCG64(seed + 1))
@@ -370,9 +365,7 @@ class Gemm(Operator):
             sides = ((a, operands[2], self.m), (b, operands[3], self.n))
             a, b = (blocks.values(str(self.dtype), x, scales, rows, self.k) for x, scales, rows in sides)
         if self.quantised:
-            values = self.unpacked(b).transpose(0, 2, 1).reshape(self.k, self.n)
-            scales = np.repeat(operands[2], self.group, axis=0)[: self.k]
-            b = round_to(values * scales, self._formats()[0])[None]
+            b = round_to(self.packed.matrix(b, operands[2], self.k), self._formats()[0])[None]
         return (a.swapaxes(-1, -2) if self.ta == "T" else a), (b.swapaxes(-1, -2) if self.tb == "T" else b)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
-from workloads.ops import routing
+from workloads.ops import packed, routing
 from workloads.ops.base import (
     Array,
     Operand,
@@ -24,6 +24,7 @@ from workloads.ops.base import (
     rounding,
 )
 from workloads.ops.dtypes import default_output, epsilon
+from workloads.ops.packed import Packed
 from workloads.ops.routing import Ids
 
 
@@ -36,6 +37,9 @@ class Moe(Operator):
     Devices share each expert's `inter` (`tp`) or the experts (`ep`), of which this one has the first; all tokens are
     there, and Y is the device's summand. A power law is drawn so that this device is the busiest. With `router=1` the
     choice of experts from the router's logits belongs to it; without, choices and weights are given.
+
+    `weights=mxfp4` (or nvfp4, int4, int8) stores the experts' weights with fewer bits, as `gemm` stores B; rows and
+    sums stay in `dtype`, fp16 or bf16.
     """
 
     tokens: int = extent(help="tokens")
@@ -52,6 +56,8 @@ class Moe(Operator):
     seed: int = count(0, help="of a random distribution")
     gate: str = choice("1", ("1", "0"), help="1: gated SiLU; 0: squared ReLU")
     router: str = choice("0", ("0", "1"), help="1: top-k of the router's logits is part of it")
+    weights: str = choice("same", ("same", *packed.FORMS), help="int8, int4, mxfp4, nvfp4: weights are stored so")
+    group: int = extent(packed.GROUP, help="elements that share a scale of weights=int8 or int4")
     dtype: str | None = number_format("of x and the weights; default: the machine's")
     out: str | None = number_format("of y and the first product; default: the input's, fp8 to bf16")
 
@@ -65,6 +71,11 @@ class Moe(Operator):
         if self.topk > self.experts:
             raise InputError(f"moe topk={self.topk}: at most experts={self.experts}")
         routing.check(self.distribution, self.tokens, self.experts, self.topk)
+        if self.weights != "same":
+            where = f"moe weights={self.weights}"
+            if self.dtype not in (None, "fp16", "bf16"):
+                raise InputError(f"{where}: {self.dtype} rows; nearest: dtype=bf16")
+            Packed.of(self.weights, self.group, self.dtype or "bf16", where)
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
@@ -92,6 +103,11 @@ class Moe(Operator):
         return self.local_inter * (2 if self.gate == "1" else 1)
 
     @property
+    def packed(self) -> Packed | None:
+        """How weights are stored, see `weights`."""
+        return None if self.weights == "same" else Packed.of(self.weights, self.group, self.chosen_dtype, "moe")
+
+    @property
     def ids(self) -> Ids:
         """Experts that each token chooses, (tokens, topk); this device has those below `local_experts`."""
         return routing.chosen(self.distribution, self.tokens, self.experts, self.topk, self.ep, self.seed)
@@ -104,7 +120,7 @@ class Moe(Operator):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """Tokens; logits, or choices and their weights; the experts' weights."""
+        """Tokens; logits, or choices and their weights; the experts' weights, and their scales."""
         dtype = self.chosen_dtype
         chosen = (
             (Operand("logits", (self.tokens, self.experts), self.out_dtype),)
@@ -117,9 +133,21 @@ class Moe(Operator):
         return (
             Operand("x", (self.tokens, self.hidden), dtype),
             *chosen,
-            Operand("w1", (self.local_experts, self.first_columns, self.hidden), dtype),
-            Operand("w2", (self.local_experts, self.hidden, self.local_inter), dtype),
+            *self.weight_operands,
         )
+
+    @property
+    def weight_operands(self) -> tuple[Operand, ...]:
+        """Weights of both products; of fewer bits all experts' blocks of k one after the other, and scales."""
+        sides = (("1", self.hidden, self.first_columns), ("2", self.local_inter, self.hidden))
+        if (stored := self.packed) is None:
+            return tuple(Operand(f"w{i}", (self.local_experts, n, k), self.chosen_dtype) for i, k, n in sides)
+        found = []
+        for i, k, n in sides:
+            blocks, *block = stored.shape(k, n)
+            found.append(Operand(f"w{i}", (self.local_experts * blocks, *block), stored.stored))
+        scales = (Operand(f"s{i}", (self.local_experts * stored.groups(k), n), stored.scale) for i, k, n in sides)
+        return (*found, *scales)
 
     @property
     def results(self) -> tuple[Operand, ...]:
@@ -142,6 +170,10 @@ class Moe(Operator):
                 found.append(round_to(drawn / drawn.sum(axis=1, keepdims=True), "fp32"))
             else:
                 found.append(random_array(rng, operand.shape, operand.dtype, data))
+        if (stored := self.packed) is not None:
+            w1, w2, s1, s2 = (operand.shape for operand in self.weight_operands)
+            first, second = (stored.random(seed + i, w, s, data) for i, (w, s) in enumerate(((w1, s1), (w2, s2))))
+            found[-4:] = [first[0], second[0], first[1], second[1]]
         return tuple(found)
 
     def weights_of(self, logits: Array) -> Array:
@@ -170,8 +202,20 @@ class Moe(Operator):
         sums = self.hidden + self.local_inter + self.topk
         return rounding(self.out_dtype, sums) + 8 * epsilon(self.chosen_dtype)
 
+    def _matrices(self, *stored: Array) -> tuple[Array, Array]:
+        """The experts' weights, (experts, columns, k), of what is stored."""
+        if self.packed is None:
+            return stored[0], stored[1]
+        found = []
+        for k, w, scales in zip((self.hidden, self.local_inter), stored[:2], stored[2:], strict=True):
+            each = [a.reshape(self.local_experts, -1, *a.shape[1:]) for a in (w, scales)]
+            matrices = [self.packed.matrix(blocks, factors, k).T for blocks, factors in zip(*each, strict=True)]
+            found.append(round_to(np.stack(matrices), self.chosen_dtype))
+        return found[0], found[1]
+
     def _mixed(self, *operands: Array, absolute: bool) -> Array:
-        x, *chosen, w1, w2 = (np.asarray(operand, dtype=np.float64) for operand in operands)
+        x, *chosen = (np.asarray(operand, dtype=np.float64) for operand in operands)
+        w1, w2 = self._matrices(*chosen[len(chosen) - len(self.weight_operands) :])
         weights = self.weights_of(chosen[0]) if self.router == "1" else chosen[1]
         y = np.zeros((self.tokens, self.hidden))
         for expert in range(self.local_experts):

@@ -15,7 +15,7 @@ from arch.gpu import GpuSpec
 from arch.spec import MachineSpec
 from sim.app.report.text import bytes_text
 from workloads.graphs import Graph
-from workloads.graphs.llama import Llama
+from workloads.graphs.llama import EXPERTS_DTYPES, EXPERTS_DTYPES_HELP, Llama
 from workloads.graphs.model import Model
 from workloads.graphs.models import model_of
 from workloads.ops.base import check_fields, choice, count, extent, number_format, words
@@ -41,6 +41,7 @@ class Deployment:
     concurrency: int = extent(16, help="requests at once")
     tp: int = extent(1, help="devices that share each layer")
     ep: int = extent(1, help="of these, devices that share out the experts, whole ones")
+    adp: int = extent(1, help="groups of these devices, each with attention of its own sequences")
     dp: int = extent(1, help="copies of the model, each on tp devices, that share the requests")
     page: int = extent(16, help="tokens of a page of the cache")
     budget: int = extent(2048, help="most tokens of a step")
@@ -55,6 +56,7 @@ class Deployment:
     sample: str = choice("0", ("0", "greedy"), help="greedy: steps choose the next token; 0: logits alone")
     host: int = count(0, help="microseconds between two steps in which the device waits for the host")
     memory: int = extent(90, help="percent of the device's memory for weights, cache and activations")
+    experts_dtype: str = choice("published", EXPERTS_DTYPES, help=EXPERTS_DTYPES_HELP)
     dtype: str | None = number_format("of products; default: the machine's, or bf16")
 
     def __post_init__(self) -> None:
@@ -113,8 +115,10 @@ class Deployment:
             "vocab": self.sizes.vocab,
             "sample": self.sample,
             "routing": self._routing,
+            "experts_dtype": self.experts_dtype,
         }
-        return Llama(model=self.model, tp=self.tp, ep=self.ep, dtype=self.dtype, **(whole | keys))
+        shares = {"tp": self.tp, "ep": self.ep, "adp": self.adp}
+        return Llama(model=self.model, dtype=self.dtype, **(shares | whole | keys))
 
 
 WHOLE_KEYS: Mapping[str, bool] = {f.name: f.metadata["kind"] == "extent" for f in fields(Deployment)}
@@ -123,7 +127,8 @@ WHOLE_KEYS: Mapping[str, bool] = {f.name: f.metadata["kind"] == "extent" for f i
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one device. token: of the cache, of one token. free: what weights and activations leave to the cache."""
+    """Bytes of one device. token: of the cache, of one token, which one group of `adp` has: the mean of all groups.
+    free: what weights and activations leave to the cache."""
 
     weights: int
     activations: int
@@ -152,7 +157,7 @@ class Memory:
         all_weights = front + (sizes.layers - first) * layer
         activations = graph.addresses()[1] - sum(graph.sizes_bytes[name] for name in graph.inputs)
         bytes_each = DTYPE_BYTES[op.between]
-        token = sizes.layers * sizes.cached_elements(deployment.tp) * bytes_each
+        token = sizes.layers * sizes.cached_elements(op.sharers) * bytes_each // deployment.adp
         room = machine.dram.size_bytes * deployment.memory // 100  # type: ignore[attr-defined]
         return cls(all_weights, activations, token, room - all_weights - activations)
 

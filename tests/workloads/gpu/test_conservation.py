@@ -78,7 +78,8 @@ def gemm(draw: Draw, kind: str) -> tuple[str, str]:
     if kind in SCALED:
         ta, tb = "NT"
     if kind == "marlin":
-        return machine, f"gemm m={m} n={n} k={64 * draw(st.integers(1, 4))} dtype={dtype} group=64 weights=int4"
+        weights = draw(st.sampled_from(["int4", "int8", "mxfp4", "nvfp4"]))
+        return machine, f"gemm m={m} n={n} k={64 * draw(st.integers(1, 4))} dtype={dtype} group=64 weights={weights}"
     batch = draw(st.integers(1, 2))
     return machine, f"gemm m={m} n={n} k={k} batch={batch} ta={ta} tb={tb} dtype={dtype} scale={scale}"
 
@@ -158,13 +159,14 @@ def conv2d(draw: Draw, word: str, kind: str) -> tuple[str, str]:
     )
 
 
-def moe(draw: Draw) -> tuple[str, str]:
+def moe(draw: Draw, kind: str) -> tuple[str, str]:
     experts, ep = draw(st.sampled_from([(4, 1), (6, 3), (8, 2)]))
     distribution = draw(st.sampled_from(["uniform", "balanced", "power_law_1.2"]))
     return draw(st.sampled_from([A100, H100])), (
         f"moe tokens={draw(st.integers(1, 60))} hidden={8 * draw(st.integers(1, 20))} "
         f"inter={8 * draw(st.integers(1, 12))} topk={draw(st.integers(1, 3))} experts={experts} ep={ep} "
         f"distribution={distribution} gate={draw(st.sampled_from('01'))} router={draw(st.sampled_from('01'))} "
+        f"weights={draw(st.sampled_from(['int4', 'mxfp4', 'nvfp4'])) if kind == 'marlin' else 'same'} "
         f"dtype={draw(st.sampled_from(['fp16', 'bf16']))}"
     )
 
@@ -215,9 +217,10 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return conv2d(draw, op, kind)
     if op == "attention_backward":
         return attention_backward(draw, kind)
-    makers = {"moe": moe, "grouped_gemm": grouped_gemm}
-    if op in makers:
-        return makers[op](draw)
+    if op == "moe":
+        return moe(draw, kind)
+    if op == "grouped_gemm":
+        return grouped_gemm(draw)
     if op in ("gather", "kv_write"):
         return lookup(draw, op)
     return pointwise(draw) if op == "pointwise" else rowwise(draw, op, kind)

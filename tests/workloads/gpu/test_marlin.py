@@ -15,6 +15,8 @@ CASES = [
     (A100, "m=20 n=300 k=256 dtype=fp16 weights=int4", "auto"),
     (A100, "m=16 n=256 k=512 dtype=bf16 weights=int4 group=64", "marlin 16x256x64 warp 16x32 stages 4 split 3"),
     (A100, "m=70 n=200 k=192 dtype=fp16 weights=int8 group=192", "marlin 64x128x64 warp 64x32 stages 4 stream-k"),
+    (A100, "m=16 n=256 k=256 dtype=bf16 weights=mxfp4", "marlin 16x128x64 warp 16x32 stages 4"),
+    ("h100-sxm", "m=30 n=136 k=128 dtype=bf16 weights=nvfp4", "auto"),
     ("h100-sxm", "m=70 n=136 k=320 dtype=bf16 weights=int8 group=64 epilogue=bias+silu", "auto"),
 ]
 
@@ -31,9 +33,9 @@ def test_bytes_hold_two_values_the_lower_first() -> None:
     op = Gemm(m=2, n=1, k=64, dtype="fp16", weights="int4", group=64)
     stored = np.zeros((1, 1, 32))
     stored[0, 0, 1] = 0x21
-    values = op.unpacked(stored)[0, 0]
+    values = op.packed.elements(stored)[0, 0]
     assert values[:4].tolist() == [0, 0, 1, 2]
-    assert op.unpacked(np.array([[[-1.0]]])).tolist() == [[[-1, -1]]]
+    assert op.packed.elements(np.array([[[-1.0]]])).tolist() == [[[-1, -1]]]
     a = np.zeros((1, 2, 64))
     a[0, :, 2:4] = [[1, 0], [1, 10]]
     assert op.reference(a, stored, np.full((1, 1), 0.5)).ravel().tolist() == [0.5, 10.5]
@@ -62,7 +64,7 @@ def test_dequantisation_is_work_of_the_vector_pipes() -> None:
     [
         (A100, "dtype=int8 weights=int4", "int8 operands; nearest: dtype=fp16"),
         (A100, "dtype=fp16 weights=int4 tb=T", "takes ta=N tb=N"),
-        (A100, "dtype=fp16 weights=int4 group=100", "multiple of 64, nearest: 128"),
+        (A100, "dtype=fp16 weights=int4 group=100", "must be 16, 32 or a multiple of 64, nearest: 128"),
         (A100, "k=100 dtype=fp16 weights=int4", "k=100: must be a multiple of 64, nearest: 128"),
         ("t4", "dtype=fp16 weights=int8", "t4 needs cp.async"),
         ("tpu-v1", "dtype=bf16 weights=int8", "tpu-v1"),

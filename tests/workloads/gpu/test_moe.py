@@ -15,7 +15,7 @@ from sim import simulate
 from sim.gpu.check.interpret import interpret
 from sim.gpu.language import Program
 from workloads.gpu.moe.blocks import Blocks
-from workloads.gpu.moe.config import EarlierMoeConfig, MoeConfig, tuned
+from workloads.gpu.moe.config import EarlierMoeConfig, MarlinMoeConfig, MoeConfig, tuned
 from workloads.gpu.moe.layer import build, choose, parts
 from workloads.ops import Moe
 from workloads.ops.routing import _nearest_to_mean
@@ -39,6 +39,10 @@ CASES = [
     (A100, "vllm", "tokens=3 hidden=64 inter=32 topk=2 experts=24 distribution=power_law_1.2"),
     (H100, "vllm", "tokens=41 hidden=64 inter=64 topk=5 experts=96 ep=2 router=1"),
     (H100, "vllm", "tokens=13 hidden=64 inter=64 topk=7 experts=192 router=1"),
+    (A100, "marlin", "tokens=20 hidden=128 inter=96 topk=2 experts=4 weights=mxfp4"),
+    (A100, "auto", "tokens=4 hidden=64 inter=64 topk=1 experts=2 weights=int8 group=64"),
+    (H100, "auto", "tokens=70 hidden=192 inter=64 topk=2 experts=4 weights=nvfp4 gate=0"),
+    (H100, "auto", "tokens=20 hidden=128 inter=64 topk=2 experts=8 ep=2 weights=int4 group=32 router=1"),
     (H100, "vllm", "tokens=300 hidden=64 inter=32 topk=2 experts=8 router=1 gate=0"),
 ]
 
@@ -48,6 +52,32 @@ def test_numbers_are_those_of_numpy(machine: str, schedule: str, keys: str) -> N
     report = simulate(f"moe {keys} dtype=bf16", machine, schedule=schedule, check=True)
     assert report.record.check is not None
     assert report.record.check.passed, report.record.notes
+
+
+def test_weights_of_four_bits_are_read_as_such() -> None:
+    """A byte for two weights, and one for the scale of 32 (mxfp4) or 16 (nvfp4)."""
+    read, time = {}, {}
+    for weights in ("same", "nvfp4", "mxfp4"):
+        text = f"moe tokens=20 hidden=1024 inter=1024 topk=2 experts=8 distribution=balanced weights={weights}"
+        kernels = simulate(f"{text} dtype=bf16", H100).record.kernels
+        products = [k for k in kernels if k.name.startswith(("up", "down"))]
+        read[weights] = sum(k.counters["dram_read_bytes"] for k in products) / (8 * 3 * 1024 * 1024)
+        time[weights] = sum(k.time_ps for k in products)
+    assert read == pytest.approx({"same": 2.0, "nvfp4": 9 / 16, "mxfp4": 17 / 32}, rel=0.03)
+    assert time["mxfp4"] < time["nvfp4"] < time["same"]
+
+
+def test_blocks_of_packed_weights_have_the_fewest_rows_that_choices_fill() -> None:
+    def tile(tokens: int) -> str:
+        op = Moe(tokens=tokens, hidden=512, inter=256, topk=4, experts=16, dtype="bf16", weights="mxfp4")
+        return str(choose(op, load_arch(H100)).config)
+
+    assert [tile(tokens).split()[1] for tokens in (57, 58, 130, 4096)] == [
+        "16x256x64",
+        "32x256x64",
+        "48x256x64",
+        "64x256x64",
+    ]
 
 
 def test_only_what_lands_here_is_multiplied_and_only_its_weights_are_read() -> None:
@@ -207,11 +237,13 @@ def test_a_sample_keeps_blocks_of_other_devices_apart() -> None:
         ("distribution=powerlaw", "moe distribution=powerlaw: uniform, balanced, power_law_A"),
         ("distribution=1,2,3", "3 counts; one for each of experts=4"),
         ("distribution=1,2,3,1", "counts add up to 7"),
+        ("weights=mxfp4 dtype=fp8", "moe weights=mxfp4: fp8 rows; nearest: dtype=bf16"),
+        ("weights=int4 group=48", "moe weights=int4 group=48: must be 16, 32 or a multiple of 64, nearest: 64"),
     ],
 )
 def test_what_cannot_be_is_refused(keys: str, told: str) -> None:
     words = {"tokens": "4", "hidden": "64", "inter": "64", "topk": "1", "experts": "4"}
-    words |= dict([keys.split("=")])
+    words |= dict(word.split("=") for word in keys.split())
     with pytest.raises(InputError, match=told):
         simulate("moe " + " ".join(f"{key}={value}" for key, value in words.items()), A100)
 
@@ -220,8 +252,12 @@ def test_machines_and_schedules_that_have_no_such_kernel_are_refused() -> None:
     text = "moe tokens=4 hidden=64 inter=64 topk=1 experts=4 dtype=fp16"
     with pytest.raises(InputError, match=r"t4 has no cp\.async"):
         simulate(text, "t4")
-    with pytest.raises(InputError, match=r"one of auto, vllm, vllm-0\.14, or a whole"):
+    with pytest.raises(InputError, match=r"one of auto, vllm, vllm-0\.14, marlin, or a whole"):
         simulate(text, A100, schedule="fused")
+    with pytest.raises(InputError, match="moe weights=int4 schedule=vllm: has no such kernel; nearest: marlin"):
+        simulate(f"{text} weights=int4", A100, schedule="vllm")
+    with pytest.raises(InputError, match="nearest: vllm"):
+        simulate(text, A100, schedule="marlin 16x256x64 warps 8 stages 4 group 1")
 
 
 COUNTED_ON_H100 = {
@@ -284,14 +320,17 @@ KNOWN = "which rows and experts a block has is known when the program is written
 COUNTED = "what the warps count is there for its time alone"
 IN_THE_SUM = "weights multiply in the sum, here they cost time"
 FENCE = "no register that wgmma reads or writes is touched by anything else between two k steps"
-NUMBERS = ((3, "padded"), (9, "rows"), (9, "expert"))
+NUMBERS = ((9, "rows"), (9, "expert"))
 SORTING = {f"moe_align_block_size_small/warps/{at} bar_sync": COUNTED for at in (12, 16, 23)}
 AGAIN = "each step of the loop begins with the same wait"
 LAST = "the last step's barrier comes after its last read of the buffers"
 MMA = {f"{product}/{wait}": AGAIN for product in ("up", "down") for wait in ("18 cp_wait", "19 bar_sync")}
 MMA |= {"up/37 bar_sync": LAST, "down/39 bar_sync": LAST}
+MARLIN = {f"{product}/{wait}": AGAIN for product in ("up", "down") for wait in ("20 cp_wait", "21 bar_sync")}
+MARLIN |= {"up/53 bar_sync": LAST, "down/55 bar_sync": LAST}
 WAITS = {
     "mma": (A100, MoeConfig(16, 128, 32, 2, 3), MMA, "down/36"),
+    "marlin": (A100, MarlinMoeConfig(16, 64, 64, 2, 3), MARLIN, "down/52"),
     "wgmma": (
         H100,
         MoeConfig(64, 256, 64, 8, 3),
@@ -304,7 +343,9 @@ WAITS = {
 @pytest.mark.parametrize("name", WAITS)
 def test_every_wait_matters(name: str) -> None:
     machine, config, redundant, weighing = WAITS[name]
-    op = Moe(tokens=4, hidden=4 * config.block_k, inter=4 * config.block_k, topk=1, experts=1, gate="0", dtype="fp16")
+    weights = "int4" if config.packed else "same"
+    size = (3 if weights == "int4" else 4) * config.block_k
+    op = Moe(tokens=4, hidden=size, inter=size, topk=1, experts=1, gate="0", dtype="fp16", weights=weights)
     program = build(op, load_arch(machine), config)
     operands = dict(zip((o.name for o in op.operands), op.inputs(seed=1, data="integers"), strict=True))
     inputs = {name: program.config["stored"].get(name, np.asarray)(array) for name, array in operands.items()}

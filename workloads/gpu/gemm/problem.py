@@ -11,7 +11,6 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from sim.gpu.language import GlobalTensor, IntLike, SharedTile, View
 from workloads.ops import Gemm
-from workloads.ops.gemm import WEIGHT_BITS
 
 MAX_VECTOR_BYTES = 16
 """Widest access of one thread."""
@@ -85,7 +84,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Weights(Operand):
-    """B with `bits` a value, stored as `Gemm.packed_shape`: its elements are bytes."""
+    """B with `bits` a value, stored as `Packed` has it: its elements are bytes."""
 
     bits: int = 8
 
@@ -181,9 +180,9 @@ def problem(op: Gemm) -> Problem:
         b = Operand(_tensor("B", full.b_shape, dtype, "input"), full.n, full.tb == "T")
     groups: GlobalTensor | None = None
     if full.quantised:
-        b = Weights(_tensor("B", full.packed_shape, "int8", "input"), full.n, True, WEIGHT_BITS[full.weights])
-        count = ceil_div(full.k, full.group)
-        groups = GlobalTensor("SW", (count, full.n), dtype, (full.n, 1), "input")
+        packed = full.packed
+        b = Weights(_tensor("B", packed.shape(full.k, full.n), packed.stored, "input"), full.n, True, packed.bits)
+        groups = GlobalTensor("SW", (packed.groups(full.k), full.n), packed.scale, (full.n, 1), "input")
     scales = None
     if full.blockwise:
         batch, blocks, rows = full.a_scales_shape

@@ -14,6 +14,7 @@ from typing import ClassVar
 from workloads import libraries
 from workloads.gpu.configuration import Configuration, Word, class_of
 from workloads.ops import GroupedGemm, Moe
+from workloads.ops.packed import DEPTH
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class MoeConfig(Configuration):
     schedule: ClassVar[str] = "vllm"
     filters: ClassVar[bool] = False
     """Whether rows of experts on other devices get no blocks."""
+    packed: ClassVar[bool] = False
+    """Whether it is for weights that are stored with fewer bits."""
     registers: ClassVar[tuple[int, int]] = (50, 16)
     """Of a thread of the compiled kernel by mma: without accumulators, and for each ten. 63 and 64 with 8 accumulators,
     71 and 78 with 16, 101 and 102 with 32 (Triton 3.6, CUDA 13)."""
@@ -57,6 +60,14 @@ class EarlierMoeConfig(MoeConfig):
 
 
 @dataclass(frozen=True)
+class MarlinMoeConfig(MoeConfig):
+    """Of weights that are stored with fewer bits: `workloads.gpu.gemm.marlin`'s loop in the place of Triton's."""
+
+    schedule: ClassVar[str] = "marlin"
+    packed: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class GroupedConfig(MoeConfig):
     """Of a grouped product by the same kernel."""
 
@@ -67,9 +78,9 @@ TUNED_CSV = Path(__file__).with_name("tuned.csv")
 """Tables of vLLM 0.24.0 for 16-bit weights on the machines of which it has some, with the release, 0.14.0 or 0.24.0,
 that first has them (wheels on PyPI, vllm/model_executor/layers/fused_moe/configs, Apache-2.0)."""
 
-KINDS: tuple[type[MoeConfig], ...] = (MoeConfig, EarlierMoeConfig)
+KINDS: tuple[type[MoeConfig], ...] = (MoeConfig, EarlierMoeConfig, MarlinMoeConfig)
 
-VLLM, EARLIER_VLLM = "vllm@0.17", "vllm@0.14"
+VLLM, EARLIER_VLLM, MARLIN = "vllm@0.17", "vllm@0.14", "marlin@1"
 """Releases whose tiles for layers that nobody has tuned these are (`workloads/libraries`)."""
 
 Tiles = Mapping[int, tuple[int, ...]]
@@ -108,6 +119,13 @@ def _by_rules(m: int, experts: int) -> tuple[int, ...]:
     _, *tile = next(row for row in libraries.rows(VLLM, "untuned_tiles") if m <= row.most_tokens)
     grouped = m // experts > libraries.figure(VLLM, "group_tokens")
     return (*tile, libraries.figure(VLLM, "group") if grouped else 1)
+
+
+def marlin_config(op: Moe) -> MarlinMoeConfig:
+    """Rows as vLLM's `fused_marlin_moe` takes them: the fewest of which an expert's choices fill below nine tenths."""
+    choices, tiles = op.tokens * op.topk, libraries.rows(MARLIN, "expert_tiles")
+    tile = next((tile for tile in tiles if 10 * choices < 9 * tile.block_m * op.experts), tiles[-1])
+    return MarlinMoeConfig(tile.block_m, tile.block_n, DEPTH, tile.warps, libraries.figure(MARLIN, "stages"))
 
 
 def grouped_config(op: GroupedGemm, schedule: str) -> GroupedConfig:

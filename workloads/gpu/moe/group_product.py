@@ -44,7 +44,8 @@ def takes(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> bool:
     """Whether Triton multiplies such a tile by wgmma."""
     step = INSTRUCTION_K_BYTES // DTYPE_BYTES[g.w.dtype]
     return (
-        config.block_m % BLOCK_ROWS == 0
+        g.packed is None
+        and config.block_m % BLOCK_ROWS == 0
         and config.warps % WARPGROUP == 0
         and config.block_k * DTYPE_BYTES[g.w.dtype] % STEP_BYTES == 0
         and spec.has_instruction("wgmma", g.w.dtype, f"m{BLOCK_ROWS}n*k{step}")

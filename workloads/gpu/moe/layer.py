@@ -22,7 +22,15 @@ from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.wgmma import INSTRUCTION_K_BYTES
 from workloads.gpu.moe import group_product, routing, sorting, steps, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
-from workloads.gpu.moe.config import KINDS, EarlierMoeConfig, MoeConfig, default_config, earlier_config
+from workloads.gpu.moe.config import (
+    KINDS,
+    EarlierMoeConfig,
+    MarlinMoeConfig,
+    MoeConfig,
+    default_config,
+    earlier_config,
+    marlin_config,
+)
 from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a_row
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
@@ -43,7 +51,14 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """vLLM's tiles for the layer: of a release (`vllm`, `vllm-0.14`), or a configuration as it prints."""
     if spec.cp_async is None:
         raise InputError(f"moe: {spec.name} has no cp.async, by which Triton's fused kernel copies; a100-sxm4-80gb has")
+    config: MoeConfig
+    packed = op.packed is not None
+    if schedule != "auto" and class_of(schedule, KINDS).packed != packed:
+        right = (MarlinMoeConfig if packed else MoeConfig).schedule
+        raise InputError(f"moe weights={op.weights} schedule={schedule}: has no such kernel; nearest: {right}")
     match schedule:
+        case "auto" | MarlinMoeConfig.schedule if packed:
+            config = marlin_config(op)
         case "auto" | MoeConfig.schedule:
             config = _multiplied(op, spec, default_config(op, spec.name))
         case EarlierMoeConfig.schedule:
@@ -68,14 +83,15 @@ def estimate_ps(op: Moe, spec: GpuSpec) -> int:
     f = figures(spec)
     active = len({int(e) for e in set(op.ids.reshape(-1)) if e < op.local_experts})
     width = DTYPE_BYTES[op.chosen_dtype]
+    bits = 8 * width if op.packed is None else op.packed.bits
     rows = op.tokens * op.topk
-    moved = active * op.hidden * (op.first_columns + op.local_inter) + rows * (2 * op.first_columns + 2 * op.hidden)
-    cycles = transfer(moved * width, f.dram_rate)
+    weights = active * op.hidden * (op.first_columns + op.local_inter) * bits // 8
+    cycles = transfer(weights + rows * (2 * op.first_columns + 2 * op.hidden) * width, f.dram_rate)
     multiplied = 4 * op.macs * PS_PER_S // max(int(spec.peak_flops(op.chosen_dtype)), 1)
     return 5 * f.fixed_ps + max(cycles * PS_PER_S // f.clock_hz, multiplied)
 
 
-@register("moe", "gpu", "vllm", "vllm-0.14")
+@register("moe", "gpu", "vllm", "vllm-0.14", "marlin")
 def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     """The program: its kernels in their order."""
     b = Blocks.of(op, config.block_m, config.filters)
@@ -107,13 +123,17 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     if op.ep > 1 and not config.filters:
         kernels += sorting.number_locally(b, spec, found)
     for part in parts(b, config, op.first_columns, op.hidden):
-        up = GroupedProduct("up", b, found, x, inputs["w1"], first, part, tokens)
+        up = GroupedProduct(
+            "up", b, found, x, inputs["w1"], first, part, tokens, packed=op.packed, scales=inputs.get("s1")
+        )
         kernels.append(product(up, spec, config))
     kernels += steps.activate(op, b, spec, first, inner)
     if len(b.taken) < b.count:
         kernels.append(steps.fill("clear", steps.by_rows(second), b.places, 0))
     for part in parts(b, config, op.hidden, op.local_inter):
-        down = GroupedProduct("down", b, found, inner, inputs["w2"], second, part, weights=weights)
+        down = GroupedProduct(
+            "down", b, found, inner, inputs["w2"], second, part, None, weights, op.packed, inputs.get("s2")
+        )
         kernels.append(product(down, spec, config))
     kernels.append(steps.add_up(op, b, spec, second, weights, y))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]

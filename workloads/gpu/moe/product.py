@@ -15,13 +15,17 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from sim.gpu.language import Const, Expr, GlobalTensor, IntLike, RegisterTile, RoleBuilder, View, as_expr
 from workloads.gpu import overhead
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, row_alignment
+from workloads.gpu.gemm.problem import Operand, Problem, Weights, ceil_div, row_alignment
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
 from workloads.gpu.moe.config import MoeConfig
 from workloads.gpu.overhead import Overhead
 from workloads.ops import Gemm
 from workloads.ops.base import Array
+from workloads.ops.packed import DEPTH, Packed
+
+NUMBER = RegisterTile("number", (1, 1), "int32")
+"""Of rows with their padding, then of the block's expert."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class GroupedProduct:
     """c = a w[expert]^T, a block of rows an expert.
 
     a: tokens, or a tensor that lies block by block. part: what is simulated of it. weights: of the rows, by which the
-    epilogue multiplies.
+    epilogue multiplies. packed, scales: how w is stored where it has fewer bits than a, and its tensor of scales.
     """
 
     name: str
@@ -136,21 +140,33 @@ class GroupedProduct:
     part: Part
     tokens: Tokens | None = None
     weights: GlobalTensor | None = None
+    packed: Packed | None = None
+    scales: GlobalTensor | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Number format in which is multiplied."""
+        return self.a.dtype
 
     def numbers(self, config: MoeConfig) -> int:
         """Rows of which a thread copies a part in a step, and of which it stores one."""
         moved = (config.warps * WARP_SIZE * vector for vector in (row_alignment(self.a), row_alignment(self.c)))
-        sizes = (self.blocks.size * n * DTYPE_BYTES[self.w.dtype] for n in (config.block_k, config.block_n))
+        sizes = (self.blocks.size * n * DTYPE_BYTES[self.dtype] for n in (config.block_k, config.block_n))
         least = ceil_div(self.blocks.size, WARP_SIZE)
         return max(least, sum(ceil_div(size, span) for size, span in zip(sizes, moved, strict=True)))
 
     def problem(self, config: MoeConfig) -> Problem:
         """As a product of all blocks."""
-        b, dtype = self.blocks, self.w.dtype
-        rows, columns, depth = self.part.launched * b.size, self.part.tiles_n * config.block_n, self.w.shape[2]
-        gemm = Gemm(m=rows, n=columns, k=depth, tb="T", dtype=dtype).with_defaults(dtype)
-        a, w = Operand(self.a, rows, True), Operand(self.w, columns, True)
-        return Problem(gemm, dtype, self.c.dtype, str(gemm.acc), a, w, self.c)
+        b, dtype, stored = self.blocks, self.dtype, self.packed
+        rows, columns, depth = self.part.launched * b.size, self.part.tiles_n * config.block_n, self.a.shape[2]
+        a = Operand(self.a, rows, True)
+        if stored is None:
+            gemm = Gemm(m=rows, n=columns, k=depth, tb="T", dtype=dtype).with_defaults(dtype)
+            return Problem(gemm, dtype, self.c.dtype, str(gemm.acc), a, Operand(self.w, columns, True), self.c)
+        whole = stored.blocks(depth) * DEPTH
+        gemm = Gemm(m=rows, n=columns, k=whole, dtype=dtype, weights=stored.form, group=stored.group)
+        gemm, w = gemm.with_defaults(dtype), Weights(self.w, columns, True, stored.bits)
+        return Problem(gemm, dtype, self.c.dtype, str(gemm.acc), a, w, self.c, group_scales=self.scales)
 
 
 @dataclass(frozen=True)
@@ -171,7 +187,7 @@ class Tile:
         b = g.blocks
         if len(g.part.picked) < len(b.taken):
             m = r.assign("block", looked_up(g.part.picked, m))
-        row_numbers, expert = RegisterTile("row_numbers", (1, b.size), "int32"), RegisterTile("expert", (1, 1), "int32")
+        row_numbers, expert = RegisterTile("row_numbers", (1, b.size), "int32"), NUMBER
         overhead.chained(r, overhead.EXPERTS_ROUTE, overhead.EXPERTS_ROUTE_CYCLES)
         loads = 0
         if g.sorted.rows is not None:
@@ -225,7 +241,7 @@ class Tile:
     def store_zeros(self, r: RoleBuilder, row: Expr, rows: int, col: Expr, cols: int) -> None:
         """A warp's part of a block whose expert is on another device."""
         dtype = self.g.c.dtype
-        zeros = RegisterTile("zeros", (rows, cols), dtype)
+        zeros = RegisterTile("acc", (rows, cols), "fp32")
         r.run("iadd", 1, dtype="int32", dst=zeros.whole, compute=np.zeros_like, nominal=True)
         vector = min(row_alignment(self.g.c), cols * DTYPE_BYTES[dtype])
         count = ceil_div(rows * cols * DTYPE_BYTES[dtype], WARP_SIZE * vector)
@@ -239,9 +255,8 @@ def write_tile(
 ) -> None:  # fmt: skip
     """What a CTA does with its tile: nothing beyond the last block, zeros for experts of other devices."""
     picked = g.part.picked
-    padded = RegisterTile("padded", (1, 1), "int32")
     if g.sorted.padded is not None:
-        r.ldg(padded.whole, g.sorted.padded[0:1, 0:1], 1, into="padded", vector_bytes=4)  # type: ignore[misc]
+        r.ldg(NUMBER.whole, g.sorted.padded[0:1, 0:1], 1, into="padded", vector_bytes=4)  # type: ignore[misc]
     overhead.chained(r, overhead.EXPERTS_PLACE, overhead.EXPERTS_PLACE_CYCLES)
     if g.sorted.padded is not None:
         r.run("iadd", 1, dtype="int32", after=("padded",))

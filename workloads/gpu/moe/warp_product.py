@@ -1,5 +1,6 @@
 """Products of experts' rows on warp-level mma: the main loop of Triton's matrix multiplication
-(`workloads.gpu.gemm.triton`), but for the addresses."""
+(`workloads.gpu.gemm.triton`), but for the addresses; weights that are stored with fewer bits are brought to the rows'
+format in it as Marlin does (`workloads.gpu.gemm.marlin`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import replace
 from arch.gpu import GpuSpec
 from sim.gpu.language import CTA_X, Const, Expr, Kernel, RoleBuilder, View
 from workloads.gpu import overhead
-from workloads.gpu.gemm import mma
+from workloads.gpu.gemm import mma, threadblock
+from workloads.gpu.gemm.marlin import Dequantising, MarlinCore
 from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import Problem
 from workloads.gpu.gemm.threadblock import Copy, Writer
@@ -35,13 +37,23 @@ class ExpertsCore(TritonCore):
         self.extra_registers = base + tenths * held // 10 - 2 * self.fragment_registers(tile.warp_m, tile.warp_n)
 
 
+class PackedExpertsCore(MarlinCore, ExpertsCore):
+    """The same with weights in the order in which threads need them."""
+
+
 def kernel(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
     """The kernel of a product. InputError where the machine cannot take the tile."""
     p = g.problem(config)
+    warp = warp_tile(config.block_m, config.block_n, config.warps)
+    if g.packed is not None:
+        warp = config.block_m, config.block_n // config.warps
     tile = TritonConfig(
-        config.block_m, config.block_n, config.block_k, *warp_tile(config.block_m, config.block_n, config.warps),
-        config.stages, "cp.async", config.group,
+        config.block_m, config.block_n, config.block_k, *warp, config.stages, "cp.async", config.group
     )  # fmt: skip
+    if g.packed is not None:
+        core = PackedExpertsCore(spec, p.dtype, tile, config.registers)
+        threadblock.check(p, spec, tile, core, f"schedule={config}")
+        return _PackedWriter(g, p, spec, tile, core, config).kernel()
     mma.MmaConfig.check(tile, p, spec)  # also where Triton would multiply by wgmma
     return _Writer(g, p, spec, tile, ExpertsCore(spec, p.dtype, tile, config.registers), config).kernel()
 
@@ -146,3 +158,21 @@ class _Writer(Writer):
             self._fetch(r, unit, ahead, ahead % c.buffers)
         r.cp_commit()
         self._multiply(r, part, cuts[2], cuts[3], accumulate)
+
+
+class _PackedWriter(Dequantising, _Writer):
+    """Writes the kernel of weights that are stored with fewer bits."""
+
+    def __init__(
+        self, g: GroupedProduct, p: Problem, spec: GpuSpec, config: TritonConfig, core: mma.TensorCore, moe: MoeConfig
+    ) -> None:
+        super().__init__(g, p, spec, config, core, moe)
+        self.hold()
+
+    def first_block(self) -> Expr:
+        """Of the expert's matrix."""
+        return self.tile.expert * self.packed_b.blocks(self.p.k)
+
+    def first_group(self) -> Expr:
+        """Of the expert's scales."""
+        return self.tile.expert * self.packed_b.groups(self.p.k)
