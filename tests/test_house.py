@@ -33,6 +33,28 @@ def test_a_long_function_is_found() -> None:
     assert long_functions(f"class C:\n  def long(self):\n{body * MOST_LINES}") == ["long"]
 
 
+MOST_SCRIPTS = 5_000
+
+
+def lines(folder: Path) -> int:
+    """Lines of Python in a folder, those of a laboratory not counted."""
+    files = (path for path in folder.rglob("*.py") if "lab" not in path.relative_to(folder).parts)
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in files)
+
+
+def test_scripts_are_few() -> None:
+    """What a person runs; probes of real GPUs, laws and one-off studies are the laboratory's (`scripts/lab`)."""
+    assert 1_000 < lines(ROOT / "scripts") <= MOST_SCRIPTS
+
+
+def test_lines_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "probe.py").write_text("a\nb\n")
+    (tmp_path / "own.py").write_text("a\n")
+    (tmp_path / "own.csv").write_text("a\n")
+    assert lines(tmp_path) == 1
+
+
 NAMED = re.compile(r"`((?:sim|arch|workloads|scripts|docs|tests)[./][\w./-]*\w)`")
 """Modules, files and what is in them, as pages and docstrings name them."""
 

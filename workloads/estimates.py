@@ -2,7 +2,7 @@
 
 An estimate's error is what it says wrongly about two candidates of one problem: by how many per cent the estimate of
 the fastest may lie above the best estimate. Each figure covers 95 % of random shapes and machines
-(`scripts/whatif_laws.py --choice`), where all candidates were simulated.
+(`scripts/lab/whatif_laws.py --choice`), where all candidates were simulated.
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ from sim.gpu.sass.forms import form_of  # noqa: E402
 from sim.gpu.sass.needed import target_of  # noqa: E402
 from sim.gpu.sass.text import Function, Instruction  # noqa: E402
 
-KERNELS = ROOT / "scripts" / "lessons" / "kernels"
+KERNELS = {
+    "counted": ROOT / "scripts" / "lab" / "kernels" / "counted.py",
+    "tutorials": ROOT / "scripts" / "lessons" / "kernels" / "tutorials.py",
+}
 NOT_REBUILT = {
     "attention": "the source of this attention kernel is not published; the tutorial's differs in its addresses",
     "CUTLASS sm90": "needs CUTLASS's headers at the stated commit; its roles are cut by hand",
@@ -188,7 +191,7 @@ class Build:
 
 @cache
 def _module(file: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(file, KERNELS / f"{file}.py")
+    specification = importlib.util.spec_from_file_location(file, KERNELS[file])
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)

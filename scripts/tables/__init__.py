@@ -17,14 +17,14 @@ from arch.errors import InputError
 NAMES = {
     "accuracy": "scripts.tables.accuracy",
     "compiled": "scripts.lab.compiled",
-    "laws": "scripts.tables.laws",
+    "laws": "scripts.lab.laws",
     "libraries": "scripts.tables.libraries",
     "power": "scripts.lab.power",
     "probes": "scripts.lab.probes",
-    "ratios": "scripts.tables.ratios",
+    "ratios": "scripts.lab.ratios",
     "reference": "scripts.tables.reference",
     "serving": "scripts.tables.serving",
-    "what-ifs": "scripts.tables.what_ifs",
+    "what-ifs": "scripts.lab.what_ifs",
     "write-back": "scripts.lab.write_back",
 }
 """The module of each table."""

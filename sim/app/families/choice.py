@@ -34,7 +34,7 @@ SMALL_EVENTS = 600_000
 ALIKE_PERMILLE = 5
 """Within which two simulated times say nothing about which kernel is faster."""
 MISSED_PERCENT = 2
-"""By how much the chosen one may be slower than the best: what the choice is measured by (`scripts/whatif_laws.py`)."""
+"""By how much the chosen one may be slower than the best, by which `scripts/lab/whatif_laws.py` measures the choice."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.lab.what_ifs import PAGE, WHAT_IFS, WhatIf, broken, times
 from scripts.tables import main
 from scripts.tables.place import END, begin, standing
-from scripts.tables.what_ifs import PAGE, WHAT_IFS, WhatIf, broken, times
 
 BETTER = WhatIf("better", "add n=1024", "t4", "", ((), ("clock.boost=2 GHz",)))
 WITHOUT = WhatIf("without", "add n=1024", "t4", "", ((), ()), without="tma")

@@ -18,7 +18,7 @@ from workloads.registry import schedules as kernels
 from workloads.silicon import Row, environment_of, operator_of, read_rows
 from workloads.silicon.rows import COLUMNS
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure_gpu.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "lab" / "measure_gpu.py"
 
 SMALL = ("gemm m=64 n=48 k=32 tb=T", "softmax rows=8 cols=64", "add n=256", "sum n=256", "log n=64")
 

@@ -1,4 +1,4 @@
-"""The law of monotony on a few random cases, and that `scripts/whatif_laws.py` notices what breaks it."""
+"""The law of monotony on a few random cases, and that `scripts/lab/whatif_laws.py` notices what breaks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arch.load import list_archs, load_arch
 
 SMALL_ATTENTION = "attention batch=1 heads=1 seq=256 head_dim=64"
 
-FOLDER = Path(__file__).resolve().parents[2] / "scripts"
+FOLDER = Path(__file__).resolve().parents[3] / "scripts" / "lab"
 
 
 @pytest.fixture

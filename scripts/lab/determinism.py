@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs random cases in several processes and compares every number that they report, bit for bit.
 
-    scripts/determinism.py [--cases N] [--seed S]
+    scripts/lab/determinism.py [--cases N] [--seed S]
 
 Three processes run the same cases: one as it is; one with another hash seed, one thread and the cases in reverse order;
 one with another hash seed again, four threads and an empty compile cache. Prints how many cases ran, how many were
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+sys.path[:0] = [str(FOLDER.parents[1]), str(FOLDER)]
 
 from random_cases import random_cases  # noqa: E402
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from scripts.lab.ratios import repeats
 from scripts.tables import main
 from scripts.tables.place import END, begin
-from scripts.tables.ratios import repeats
 from workloads.silicon import packaged_rows
 
 A, B = "a100-sxm4-80gb", "h100-sxm"
@@ -98,7 +98,7 @@ def test_a_pair_is_of_one_source_where_one_has_both(tmp_path: Path) -> None:
 
 
 def test_how_far_two_measurements_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scripts.tables.ratios.LEAST_REPEATS", 2)
+    monkeypatch.setattr("scripts.lab.ratios.LEAST_REPEATS", 2)
     rows = [row for row in packaged_rows() if row.machine == B and row.op == "gemm"][:2]
     first = [replace(row, source="a", scope="graph", time_us=10.0) for row in rows]
     second = [

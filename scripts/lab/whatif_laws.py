@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The law of monotony on random cases: a better machine is not slower by accident.
 
-    scripts/whatif_laws.py [--cases N] [--seed S] [--choice N] [--large] [--only PATTERN ...] [--json]
-    scripts/whatif_laws.py --turns N [--seed S] [--arch A ...] [--json]
+    scripts/lab/whatif_laws.py [--cases N] [--seed S] [--choice N] [--large] [--only PATTERN ...] [--json]
+    scripts/lab/whatif_laws.py --turns N [--seed S] [--arch A ...] [--json]
 
 A case is an operator, a shape, a machine, one of its figures and a factor by which the figure gets better: more
 bandwidth, units, capacity or clock, or fewer cycles of a latency or an interval. It runs before and after, once with
@@ -36,7 +36,7 @@ from time import process_time
 from typing import Any, Literal, cast
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+sys.path[:0] = [str(FOLDER.parents[1]), str(FOLDER)]
 
 from random_cases import RandomCase, large_products, random_cases  # noqa: E402
 from turn_law import TENSOR, Turn, Turned, turns  # noqa: E402

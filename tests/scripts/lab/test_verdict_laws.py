@@ -1,4 +1,4 @@
-"""Verdicts of a few random runs, judged by doing what they say; `scripts/verdict_laws.py` notices wrong ones."""
+"""Verdicts of a few random runs, judged by doing what they say; `scripts/lab/verdict_laws.py` notices wrong ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from sim.app.report.report import Report
 
-FOLDER = Path(__file__).resolve().parents[2] / "scripts"
+FOLDER = Path(__file__).resolve().parents[3] / "scripts" / "lab"
 
 
 @pytest.fixture

@@ -52,6 +52,6 @@ def test_what_is_no_result_is_one_line(tmp_path: Path, page: Path, capsys: pytes
     other = tmp_path / "other.json"
     other.write_text("[]")
     assert main(["laws", str(other), "--page", str(page)]) == 2
-    assert "not what scripts/whatif_laws.py --json prints" in capsys.readouterr().err
+    assert "not what scripts/lab/whatif_laws.py --json prints" in capsys.readouterr().err
     page.write_text("no markers")
     assert main(["laws", written(tmp_path / "1.json"), "--page", str(page)]) == 2

@@ -1,9 +1,9 @@
 """Writes what the laws of a better machine have shown into docs/studies.md.
 
-    scripts/whatif_laws.py --cases 40 --choice 10 --seed 1 --json > 1.json
+    scripts/lab/whatif_laws.py --cases 40 --choice 10 --seed 1 --json > 1.json
     scripts/docs tables laws 1.json [MORE.json ...] [--page FILE]
 
-Each file is what `scripts/whatif_laws.py --json` prints. The tables say when and with which version they were
+Each file is what `scripts/lab/whatif_laws.py --json` prints. The tables say when and with which version they were
 made.
 """
 
@@ -27,7 +27,7 @@ def read(paths: Iterable[str]) -> dict[str, list[Result]]:
     """All outcomes, choices and refused cases of some files. InputError for what is none."""
     found: dict[str, list[Result]] = {"outcomes": [], "choices": [], "refused": []}
     for path in paths:
-        document = printed(path, "scripts/whatif_laws.py --json", lambda said: {kind: said[kind] for kind in found})
+        document = printed(path, "scripts/lab/whatif_laws.py --json", lambda said: {kind: said[kind] for kind in found})
         for kind, results in found.items():
             results += document[kind]
     return found

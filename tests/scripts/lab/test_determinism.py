@@ -1,4 +1,4 @@
-"""`scripts/determinism.py` on a few cases, and that it notices a difference."""
+"""`scripts/lab/determinism.py` on a few cases, and that it notices a difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from arch.load import load_arch
 
-FOLDER = Path(__file__).resolve().parents[2] / "scripts"
+FOLDER = Path(__file__).resolve().parents[3] / "scripts" / "lab"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The law of turning on representative cases, and that `scripts/whatif_laws.py --turns` notices what breaks it."""
+"""The law of turning on representative cases, and that `scripts/lab/whatif_laws.py --turns` notices what breaks it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "scripts"
+FOLDER = Path(__file__).resolve().parents[3] / "scripts" / "lab"
 
 CASES = [
     ("softmax rows=256 cols=1024 dtype=fp16", "t4", "dram.bandwidth", 1.5),

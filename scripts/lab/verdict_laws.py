@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Verdicts of random runs, judged by doing what they say.
 
-    scripts/verdict_laws.py [--cases N] [--seed S] [--json]
+    scripts/lab/verdict_laws.py [--cases N] [--seed S] [--json]
 
 A verdict claims of figures of the machine that they would move a run, or would not. Here each figure of a claim gets a
 tenth better, with the schedule held: what is said to move the run has to take 2 % or more off its time, what is said
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+sys.path[:0] = [str(FOLDER.parents[1]), str(FOLDER)]
 
 from random_cases import RandomCase, busy_cases, random_cases  # noqa: E402
 from whatif_laws import better  # noqa: E402
