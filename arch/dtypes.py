@@ -62,21 +62,25 @@ class BlockFormat(NamedTuple):
 
     stored: format of the tensor that holds the elements; of four bits two to a byte, the lower first. bits: of an
     element. block: elements that share a scale. scale: format of the tensor of scales; uint8 are exponents of 2, 127
-    more.
+    more. kind: of the instructions that multiply it.
     """
 
     stored: str
     bits: int
     block: int
     scale: str
+    kind: str
 
 
 BLOCK_FORMATS: dict[str, BlockFormat] = {
-    "mxfp8": BlockFormat("fp8", 8, 32, "uint8"),
-    "mxfp4": BlockFormat("uint8", 4, 32, "uint8"),
-    "nvfp4": BlockFormat("uint8", 4, 16, "fp8"),
+    "mxfp8": BlockFormat("fp8", 8, 32, "uint8", "mxfp8"),
+    "mxfp4": BlockFormat("uint8", 4, 32, "uint8", "mxfp4"),
+    "nvfp4": BlockFormat("uint8", 4, 16, "fp8", "nvfp4"),
+    "blockfp8": BlockFormat("fp8", 8, 128, "uint8", "mxfp8"),
 }
-"""Block formats of tensor cores (OCP Microscaling Formats 1.0; NVIDIA PTX ISA, "Block scaling"): e4m3 or e2m1."""
+"""Block formats of tensor cores (OCP Microscaling Formats 1.0; NVIDIA PTX ISA, "Block scaling"): e4m3 or e2m1. blockfp8
+is what DeepGEMM has on Blackwell for fp8 operands with scales by 128: powers of two, of which one stands for four
+scales of mxfp8."""
 
 DTYPE_BYTES: dict[str, int] = {name: fmt.bytes for name, fmt in FORMATS.items()}
 

@@ -47,7 +47,8 @@ class Gemm(Operator):
     sums and C stay in `dtype`, fp16 or bf16.
 
     `dtype=mxfp8`, `mxfp4` and `nvfp4` are block formats: elements of 8 bits, or of 4, two a byte, and a scale for each
-    32 (nvfp4: 16) of k, SA and SB, in the order in which tensor cores take them.
+    32 (nvfp4: 16) of k, SA and SB, in the order in which tensor cores take them. `blockfp8` has 8 bits and a scale for
+    each 128 of k, a power of two, as libraries make of `scale=block` on Blackwell.
 
     `epilogue=bias+gelu` applies functions of `pointwise` to the results in fp32, before they are rounded to `out`:
     `bias` takes a vector of n, `add` a matrix of C's shape, both of `out`'s format.
@@ -231,7 +232,7 @@ class Gemm(Operator):
     def _block_operands(self) -> tuple[Operand, ...]:
         """A, B, their scales, and what the epilogue takes."""
         dtype = str(self.dtype)
-        stored, bits, _, scale = BLOCK_FORMATS[dtype]
+        stored, bits, _, scale, _ = BLOCK_FORMATS[dtype]
         sides = (("a", self.m), ("b", self.n))
         return (
             *(Operand(name, (self.batch, rows, self.k * bits // 8), stored) for name, rows in sides),
@@ -248,7 +249,7 @@ class Gemm(Operator):
         if not self.in_blocks:
             return found
         rng = np.random.Generator(np.random.PCG64(seed + 1))
-        stored, _, _, scale = BLOCK_FORMATS[str(self.dtype)]
+        stored, _, _, scale, _ = BLOCK_FORMATS[str(self.dtype)]
         shapes = [array.shape for array in found[:4]]
         elements = [
             random_array(rng, s, stored, data) if stored == "fp8" else rng.integers(0, 256, s) for s in shapes[:2]

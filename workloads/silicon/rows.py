@@ -200,6 +200,8 @@ class Environment(BaseModel):
     """Whether its layer norms have weight and bias."""
     scale: Mapping[str, Literal["none", "block"]] = Field(default_factory=dict)
     """By dtype, the scales that operands of its products have."""
+    formats: Mapping[str, str] = Field(default_factory=dict)
+    """By dtype, the format in which its products take operands, where they take another."""
     page: int = Field(default=0, ge=0)
     """Keys of a page of the cache that its attention reads; 0 where they lie together."""
     append: tuple[str, ...] = ()
@@ -309,7 +311,8 @@ def environment_of(source: str) -> Environment:
 def operator_of(row: Row) -> Operator:
     """The operator that a row measured; InputError where this version does not have it."""
     environment = row.environment
-    operator = parse(f"{environment.functions.get(row.op, row.op)} {row.shape} dtype={row.dtype}")
+    dtype = environment.formats.get(row.dtype, row.dtype)
+    operator = parse(f"{environment.functions.get(row.op, row.op)} {row.shape} dtype={dtype}")
     if isinstance(operator, Gemm):
         layout = environment.layout.get(row.dtype, operator.ta + operator.tb)
         acc = environment.acc.get(row.dtype)

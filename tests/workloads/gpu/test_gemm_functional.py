@@ -84,6 +84,8 @@ TCGEN05: list[tuple[Gemm, Tcgen05Config]] = [
     (gemm("nvfp4", 300, 200, 544, "NT"), Tcgen05Config(256, 96, 256, pair=True, stages=2)),
     (gemm("mxfp4", 130, 264, 288, "NT"), Tcgen05Config(128, 64, 256, stages=2, swap=True)),
     (gemm("mxfp8", 300, 136, 160, "NT", batch=2), Tcgen05Config(128, 128, 128, stages=2)),
+    (gemm("blockfp8", 300, 200, 672, "NT"), Tcgen05Config(256, 96, 128, pair=True, stages=2)),
+    (gemm("blockfp8", 40, 264, 1184, "NT"), Tcgen05Config(128, 32, 128, stages=3, swap=True, split=3)),
     (gemm("bf16", 300, 64, 512, "NT"), Tcgen05Config(256, 64, 64, pair=True, stages=2, split=3)),
     (gemm("fp8", 300, 200, 400, "NT", scale="block"), Tcgen05Config(128, 96, 128, stages=2)),
     (gemm("fp8", 300, 200, 400, "NT", scale="block"), Tcgen05Config(256, 128, 128, pair=True, stages=2, buffers=4)),

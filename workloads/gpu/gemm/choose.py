@@ -55,6 +55,9 @@ LEAST_SPLIT_STEPS = 4
 """K steps that a piece of k has at least."""
 HOPPER, OLDER, CUTLASS = "cublas@13.1", "cublas@10", "cutlass@2"
 """Releases whose tables and figures say which kernels there are (`workloads/libraries`)."""
+WHOLE_SUMS = ("blockfp8",)
+"""Formats whose kernels on tensor memory never cut k: DeepGEMM's sm100_fp8_gemm_1d1d has no pieces."""
+
 REGISTER_OPERAND_LEAST_N = 64
 """Narrowest tile of kernels that bring an operand to registers, whose others are multiples of it, see
 `_wgmma_candidates`."""
@@ -160,7 +163,11 @@ def _none(p: Problem, spec: GpuSpec, schedule: str) -> NoReturn:
 
 def _units(spec: GpuSpec, dtype: str) -> list[str]:
     """Schedules that a machine has for a format."""
-    units = ["tcgen05"] if spec.tcgen05 and spec.has_instruction("tcgen05_mma", dtype, tcgen05.row(dtype)) else []
+    units = (
+        ["tcgen05"]
+        if spec.tcgen05 and spec.has_instruction("tcgen05_mma", tcgen05.kind(dtype), tcgen05.row(dtype))
+        else []
+    )
     if dtype in BLOCK_FORMATS:
         return units
     units += ["wgmma"] if wgmma.Rates.of(spec, dtype) else []
@@ -293,7 +300,7 @@ def _tcgen05_candidates(p: Problem, spec: GpuSpec, f: Figures) -> Iterator[tuple
             config = replace(config, stages=min(MOST_STAGES, tcgen05.max_stages(p, config, spec)))
             work = config.work(p, spec, f)
             yield config, work
-            if p.acc in ADDS:
+            if p.acc in ADDS and p.dtype not in WHOLE_SUMS:
                 for split in _splits(SPLITS, work, p.k, False):
                     cut = replace(config, split=split)
                     cut = replace(cut, stages=min(config.stages, tcgen05.max_stages(p, cut, spec)))

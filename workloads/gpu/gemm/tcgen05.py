@@ -143,7 +143,7 @@ class Tcgen05Config(GemmConfig):
             raise InputError(f"{where}: tile n must be a multiple of {step} up to {most}, nearest: {nearest}")
         if self.tile_k != step_k(p.dtype):
             raise InputError(f"{where}: tile k must be {step_k(p.dtype)} for {p.dtype}")
-        tcgen05.product(spec, p.dtype, shape(p, self), pair=self.pair)
+        tcgen05.product(spec, kind(p.dtype), shape(p, self), pair=self.pair)
         columns = spec.tcgen05.columns - _scale_columns(p, self)
         if not 1 <= self.buffers * self.tile_n <= columns:
             raise InputError(
@@ -201,6 +201,11 @@ def step_k(dtype: str) -> int:
     return STEP_BYTES * 8 // tcgen05.bits_of(dtype)
 
 
+def kind(dtype: str) -> str:
+    """Format of the instructions that multiply operands of a format."""
+    return BLOCK_FORMATS[dtype].kind if dtype in BLOCK_FORMATS else dtype
+
+
 def row(dtype: str) -> str:
     """Shape of the instruction table's row of a format."""
     return f"m{ROWS}n*k{INSTRUCTION_K_BYTES * 8 // tcgen05.bits_of(dtype)}"
@@ -224,8 +229,13 @@ def stage_bytes(p: Problem, config: Tcgen05Config) -> int:
 
 
 def scale_groups(p: Problem) -> int:
-    """Groups of four scales of a row in one stage."""
-    return step_k(p.dtype) // (blocks.GROUP * BLOCK_FORMATS[p.dtype].block) if p.block_scales else 0
+    """Groups of four scales of a row in one stage, of which several steps may share one."""
+    return ceil_div(step_k(p.dtype), group_k(p.dtype)) if p.block_scales else 0
+
+
+def group_k(dtype: str) -> int:
+    """Elements of k that a group of scales is of."""
+    return blocks.GROUP * BLOCK_FORMATS[dtype].block
 
 
 def scale_blocks(config: Tcgen05Config) -> int:
@@ -314,7 +324,7 @@ def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
     tiles_m, tiles_n = ceil_div(x.rows, c.tile_m), ceil_div(y.rows, c.tile_n)
     tiles = tiles_m * tiles_n * p.batch * c.ctas
     at_once = resident(spec, c) * c.ctas
-    product = tcgen05.product(spec, p.dtype, shape(p, c), pair=c.pair)
+    product = tcgen05.product(spec, kind(p.dtype), shape(p, c), pair=c.pair)
     busy = int(STEP_BYTES // INSTRUCTION_K_BYTES * product.row.interval_cycles)
     # Rows beyond an operand's end are asked from nowhere.
     requested = (x.rows * tiles_n + y.rows * tiles_m) * p.batch * STEP_BYTES

@@ -48,6 +48,8 @@ from workloads.gpu.gemm.tcgen05 import (
     Tcgen05Config,
     code_bytes,
     epilogue_bytes,
+    group_k,
+    kind,
     operands,
     plan,
     scale_blocks,
@@ -55,6 +57,7 @@ from workloads.gpu.gemm.tcgen05 import (
     scaled_blocks,
     shape,
     stage_bytes,
+    step_k,
     stored_problem,
     vector_scales,
 )
@@ -243,8 +246,9 @@ class _Builder:
     def _load_scales(self, r: RoleBuilder, unit: Unit, scales: _Scales, block: Expr, step: Expr, stage: Expr) -> None:
         """The scales of a k step of blocks of rows from `block` on."""
         groups = scale_groups(self.p)
+        first = step * step_k(self.p.dtype) // group_k(self.p.dtype)
         for i in range(scales.blocks):
-            box = scales.tensor[unit.tile.batch, block + i, step * groups : groups, :]
+            box = scales.tensor[unit.tile.batch, block + i, first:groups, :]
             r.tma_load(scales.tile[stage, i * groups : groups, :], box, self.ring.full, stage, pair=self.config.pair)  # type: ignore[misc]
 
     def _copy_scales(self, r: RoleBuilder, step: Expr, stage: Expr) -> tuple[View, View] | None:
@@ -286,9 +290,10 @@ class _Builder:
         scaled: dict[str, Any] = {}
         if scales:
             at = unit.tile.n * c.tile_n % ROWS
-            scaled = {"compute": partial(_scaled_products, self.p.dtype), "indices": (at,)}
+            of_group = (step - unit.first + unit.k_begin) * step_k(self.p.dtype) % group_k(self.p.dtype)
+            scaled = {"compute": partial(_scaled_products, self.p.dtype), "indices": (at, of_group)}
         r.tcgen05_mma(
-            self.acc.stage(buffer), first, second, shape=shape(self.p, c), dtype=self.p.dtype,
+            self.acc.stage(buffer), first, second, shape=shape(self.p, c), dtype=kind(self.p.dtype),
             count=STEP_BYTES // INSTRUCTION_K_BYTES, accumulate=accumulate, pair=c.pair, scales=scales, **scaled,
         )  # fmt: skip
         r.tcgen05_commit(self.ring.empty, stage, self.both)
@@ -575,13 +580,16 @@ def _in_lanes(_: np.ndarray, stored: np.ndarray) -> np.ndarray:
 
 def _scaled_products(dtype: str, sums: np.ndarray, a: np.ndarray, b: np.ndarray, *others: Any) -> np.ndarray:
     """The sums, and products of elements with their scales. others: scales of the rows and of the columns as tensor
-    memory holds them, and where in a block of these the columns begin."""
-    *held, at = others
+    memory holds them, where in a block of these the columns begin, and the elements of k in a group of scales before
+    these."""
+    *held, at, before = others
     sides = []
+    block = BLOCK_FORMATS[dtype].block
     for stored, lanes, first in ((a, held[0], 0), (b.T, held[1], at)):
-        groups = stored.shape[1] * 8 // BLOCK_FORMATS[dtype].bits // (blocks.GROUP * BLOCK_FORMATS[dtype].block)
+        depth = stored.shape[1] * 8 // BLOCK_FORMATS[dtype].bits
+        groups = ceil_div(depth, group_k(dtype))
         parts = lanes[: blocks.LANES].reshape(blocks.LANES, -1, blocks.GROUP_BYTES // blocks.LANES).swapaxes(0, 1)
         factors = blocks.by_rows(blocks.scales(dtype, parts.reshape(-1, groups, blocks.GROUP_BYTES)))
-        factors = factors[first : first + stored.shape[0]]
-        sides.append(blocks.elements(dtype, stored) * np.repeat(factors, BLOCK_FORMATS[dtype].block, axis=1))
+        factors = np.repeat(factors[first : first + stored.shape[0]], block, axis=1)[:, before : before + depth]
+        sides.append(blocks.elements(dtype, stored) * factors)
     return np.asarray(sums + sides[0] @ sides[1].T)
