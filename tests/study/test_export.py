@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from sim.app.export import chakra
 from sim.app.export.table import Asked, Dense, Table, places
 from sim.app.export.writers import WRITERS
 from sim.app.run import simulate
+from sim.app.serving.deployment import Deployment
+from sim.app.shared_model import SharedModel
 from workloads.graphs.llama import Llama
 
 
@@ -142,3 +145,11 @@ def test_the_command_writes_into_a_new_folder(tmp_path: Path, capsys: pytest.Cap
     assert "did you mean chakra" in capsys.readouterr().err
     assert main(["export", "vidur", "tiny", "--arch", "tpu-v1", "--out", f"{tmp_path}/other"]) == 2
     assert "runs no graph of a model" in capsys.readouterr().err
+
+
+def test_keys_of_serve_and_export_are_declared_once() -> None:
+    own = [{*vars(cls)["__annotations__"]} - {"command"} for cls in (Deployment, Asked)]
+    assert own[0] & own[1] == set()
+    shared = {field.name for field in fields(SharedModel)}
+    assert {"tp", "ep", "page", "dtype"} < shared
+    assert not shared & (own[0] | own[1])

@@ -5,62 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from arch.errors import InputError
 from arch.load import load_arch
 from arch.spec import MachineSpec
 from sim.app.families.request import Request
+from sim.app.shared_model import SharedModel
 from sim.app.study.case import key_of
 from sim.app.study.executors import Executor, make_executor
 from sim.app.study.runner import Progress, run_cases
 from sim.app.study.store import default_store, opened
 from workloads.graphs import Step
 from workloads.graphs.llama import Llama
-from workloads.graphs.model import Model
-from workloads.graphs.models import model_of
 from workloads.ops import AllReduce, Operator
-from workloads.ops.base import check_fields, extent, number_format, words
-from workloads.parse import values_of
+from workloads.ops.base import extent
 
 _FIRST_KEYS = 128
 """Fewest keys and tokens of attention."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A model on `tp` devices, and how far its table goes: powers of two up to `tokens` of a step, up to `batch`
-    sequences that decode, and up to `keys` of each; prompts have up to `tokens` in a step."""
+class Asked(SharedModel):
+    """A model, and how far its table goes: powers of two up to `tokens` of a step, up to `batch` sequences that decode,
+    and up to `keys` of each; prompts have up to `tokens` in a step."""
 
-    model: str = words("a published model, or the path of a config.json")
-    tp: int = extent(1, help="devices that share each layer")
-    ep: int = extent(1, help="of these, devices that share out the experts")
-    page: int = extent(16, help="tokens of a page of the cache")
+    command: ClassVar[str] = "export"
+
     tokens: int = extent(8192, help="most tokens of a step")
     batch: int = extent(256, help="most sequences that decode")
     keys: int = extent(8192, help="most keys of a sequence")
-    dtype: str | None = number_format("of products; default: the machine's, or bf16")
 
     def __post_init__(self) -> None:
-        """Checks each key."""
-        check_fields("export", self)
+        """Checks each key, and that there is such a step."""
+        super().__post_init__()
         self.step(phase="decode", seq=1)
-
-    @classmethod
-    def of(cls, text: str) -> Asked:
-        """As people type it, the model first."""
-        name, *pairs = text.split()
-        return cls(**{"model": name, **values_of("export", cls, pairs)})
-
-    @property
-    def sizes(self) -> Model:
-        """Sizes of the model."""
-        return model_of(self.model)
 
     def step(self, **keys: Any) -> Llama:
         """A step of one layer with embedding and head."""
         own = {"layers": self.sizes.dense + 1, "vocab": self.sizes.vocab, "page": self.page}
-        return Llama(model=self.model, tp=self.tp, ep=self.ep, dtype=self.dtype, **(own | keys))
+        return super().step(**(own | keys))
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.spec import MachineSpec
 from sim.app.report.text import bytes_text
+from sim.app.shared_model import SharedModel
 from workloads.graphs import Graph
 from workloads.graphs.llama import EXPERTS_DTYPES, EXPERTS_DTYPES_HELP, Llama
-from workloads.graphs.model import Model
-from workloads.graphs.models import model_of
-from workloads.ops.base import check_fields, choice, count, extent, number_format, words
-from workloads.parse import values_of
+from workloads.ops.base import choice, count, extent
 
 _MOST_DOUBLINGS = 7
 """How often devices are doubled in search of what fits."""
 
 
 @dataclass(frozen=True)
-class Deployment:
+class Deployment(SharedModel):
     """A model, `gpus` that share it, and `concurrency` clients, each of which sends its next request when the one
     before is answered.
 
@@ -35,15 +32,13 @@ class Deployment:
     come first, and have no other sequences. Lengths of prompts and answers are drawn evenly within `spread` percent.
     """
 
-    model: str = words("a published model, or the path of a config.json")
+    command: ClassVar[str] = "serve"
+
     isl: int = extent(1024, help="tokens of a prompt")
     osl: int = extent(1024, help="tokens of an answer")
     concurrency: int = extent(16, help="requests at once")
-    tp: int = extent(1, help="devices that share each layer")
-    ep: int = extent(1, help="of these, devices that share out the experts, whole ones")
     adp: int = extent(1, help="groups of these devices, each with attention of its own sequences")
     dp: int = extent(1, help="copies of the model, each on tp devices, that share the requests")
-    page: int = extent(16, help="tokens of a page of the cache")
     budget: int = extent(2048, help="most tokens of a step")
     prefill: str = choice(
         "mixed", ("mixed", "alone"), help="prompts beside the sequences that decode, or by themselves"
@@ -57,11 +52,10 @@ class Deployment:
     host: int = count(0, help="microseconds between two steps in which the device waits for the host")
     memory: int = extent(90, help="percent of the device's memory for weights, cache and activations")
     experts_dtype: str = choice("published", EXPERTS_DTYPES, help=EXPERTS_DTYPES_HELP)
-    dtype: str | None = number_format("of products; default: the machine's, or bf16")
 
     def __post_init__(self) -> None:
         """Checks each key, and that the keys go together."""
-        check_fields("serve", self)
+        super().__post_init__()
         for key in ("memory", "spread"):
             if getattr(self, key) > (most := {"memory": 100, "spread": 90}[key]):
                 raise InputError(f"serve {key}={getattr(self, key)}: at most {most} percent")
@@ -69,21 +63,10 @@ class Deployment:
             raise InputError(f"serve dp={self.dp}: more copies than concurrency={self.concurrency}")
         self.step(phase="decode", seq=1, page=self.page)
 
-    @classmethod
-    def of(cls, text: str) -> Deployment:
-        """A deployment as people type it, the model first: `qwen3-32b tp=2 isl=1024`."""
-        name, *pairs = text.split()
-        return cls(**{"model": name, **values_of("serve", cls, pairs)})
-
     def __str__(self) -> str:
         """As people type it, keys at their default left out."""
         given = (f for f in fields(self)[1:] if getattr(self, f.name) != f.default)
         return " ".join([self.model, *(f"{f.name}={getattr(self, f.name)}" for f in given)])
-
-    @functools.cached_property
-    def sizes(self) -> Model:
-        """Sizes of the model."""
-        return model_of(self.model)
 
     @property
     def gpus(self) -> int:
@@ -116,9 +99,9 @@ class Deployment:
             "sample": self.sample,
             "routing": self._routing,
             "experts_dtype": self.experts_dtype,
+            "adp": self.adp,
         }
-        shares = {"tp": self.tp, "ep": self.ep, "adp": self.adp}
-        return Llama(model=self.model, dtype=self.dtype, **(shares | whole | keys))
+        return super().step(**(whole | keys))
 
 
 WHOLE_KEYS: Mapping[str, bool] = {f.name: f.metadata["kind"] == "extent" for f in fields(Deployment)}
