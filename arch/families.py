@@ -46,7 +46,8 @@ class Family:
     graph_forms: mapping whose keys are how its machines run a graph of operators, as `--schedule` has it; empty: none.
     estimate_errors: in per cent, of the estimates that rank the candidates of an operator (`workloads.estimates`).
     others_error: that of all other operators.
-    host_computes: whether its host can compute the operators of a graph that its machines cannot run.
+    host: how its host computes operators of a graph that its machines cannot run, a `sim.app.families.family.Host`;
+        empty: it computes none.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Family:
     graph_forms: str = ""
     estimate_errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     others_error: int = 0
-    host_computes: bool = False
+    host: str = ""
 
     def load(self, what: str) -> Any:
         """The object that the field `what` names. Its module is imported."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from arch.families import family
 from sim.app.families.request import Progress, Request
@@ -91,6 +91,17 @@ class Ran:
     def cycles(self) -> int:
         """Of all kernels."""
         return sum(kernel.cycles for kernel in self.kernels)
+
+
+class Host(NamedTuple):
+    """What the host of a family's machines can do for a graph.
+
+    figures: of the machine, on which its time depends. calls_ps: picoseconds of some calls on a machine, of the bytes
+    that they move, their operations, the exponentials among these, and how many calls there are.
+    """
+
+    figures: tuple[str, ...]
+    calls_ps: Callable[[Any, int, int, int, int], int]
 
 
 class Plan(Protocol):

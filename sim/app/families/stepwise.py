@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from arch.errors import InputError
-from arch.families import family
+from arch.families import families, family
 from sim.app.families.choice import Tried, decide
-from sim.app.families.family import Plan, Ran, Runner, Subject, Unweighed
+from sim.app.families.family import Host, Plan, Ran, Runner, Subject, Unweighed
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime, Streamed
 from sim.app.trace.window import Wanted
@@ -25,9 +25,6 @@ from sim.engine.clock import PS_PER_S
 from workloads.graphs import Graph, GraphOperator, Step, Unread, counted
 from workloads.ops import Gemm, Operator, Pointwise
 from workloads.registry import operators, schedules
-
-if TYPE_CHECKING:
-    from arch.tpu import TpuSpec
 
 STEPS = "steps"
 """Schedule under which every family runs any graph step by step."""
@@ -45,8 +42,6 @@ between them does."""
 
 _TIMED = ("host", "stream")
 """What others are that take time outside the machine's kernels."""
-
-_HOST_FIGURES = ("host.turnaround", "host.bandwidth", "host.ops", "host.exp_ops", "pcie.bandwidth")
 
 
 def runs_stepwise(request: Request) -> bool:
@@ -168,7 +163,7 @@ class StepwisePlan(Unweighed):
             timeline=longest.timeline,
             reads=lambda path: (
                 any(ran.reads(path) for ran in known.values())
-                or (bool(others) and (path.startswith(streamed) if self._streams else path in _HOST_FIGURES))
+                or (bool(others) and (path.startswith(streamed) if self._streams else path in self._host.figures))
             ),
         )
 
@@ -235,20 +230,16 @@ class StepwisePlan(Unweighed):
     def _outside_ps(self, machine: MachineFigures, moved_bytes: int, ops: int, exponentials: int, calls: int) -> int:
         """Time of some calls on the host, or of their bytes at the rate of the memory outside the chip."""
         if not self._streams:
-            return self._host_ps(moved_bytes, ops, exponentials, calls)
+            spec = self.request.machine
+            return self._host.calls_ps(spec, moved_bytes, ops, exponentials, calls)
         rate = sum(machine.bandwidths[level] for level in machine.external)
         return round(moved_bytes * PS_PER_S / rate)
 
-    def _host_ps(self, moved_bytes: int, ops: int, exponentials: int, calls: int) -> int:
-        """Time of some calls on the host: of each the turnaround, then the longer of moving its elements and computing
-        them. Where activations lie in the chip's memory, they come and go over PCIe."""
-        spec = cast("TpuSpec", self.request.machine)
-        host = spec.host
-        ops = max(ops, exponentials * host.exp_ops)
-        busy = max(moved_bytes / host.bandwidth_bytes_per_s, ops / host.ops_hz)
-        if spec.unified_buffer.behind != "host":
-            busy += moved_bytes / spec.pcie.bandwidth_bytes_per_s
-        return calls * host.turnaround_ps + round(busy * PS_PER_S)
+    @property
+    def _host(self) -> Host:
+        """How the machine's host computes."""
+        found: Host = family(self.request.machine.family).load("host")
+        return found
 
     def _notes(self, distinct: int) -> list[str]:
         """What a reader of the sums must know."""
@@ -291,7 +282,7 @@ class StepwisePlan(Unweighed):
         if formats - {machine.default_dtype}:
             ways.append(f"dtype={machine.default_dtype} is a format of {machine.name}")
         if graph.others == "refuse":
-            host = ", others=host has the host compute them" * family(machine.family).host_computes
+            host = ", others=host has the host compute them" * bool(family(machine.family).host)
             ways.append(f"others=count leaves such operators out{host}")
         right = f"; {'; '.join(ways)}" if ways else ""
         return f"{asked}: does not run on {machine.name}: {'; '.join(said)}{right}"
@@ -325,8 +316,9 @@ def _check_host(request: Request, asked: Graph | GraphOperator) -> None:
     if asked.others != "host":
         return
     what = asked.word if isinstance(asked, GraphOperator) else str(asked)
-    if not family(request.machine.family).host_computes:
-        raise InputError(f"{what} others=host: {request.machine.name} has no host that computes, tpu-v1 has one")
+    if not family(request.machine.family).host:
+        with_host = ", ".join(other.example for other in families().values() if other.host)
+        raise InputError(f"{what} others=host: {request.machine.name} has no host that computes, {with_host} has one")
     if request.scope == "array":
         raise InputError(f"{what} others=host: scope=array is the array alone; others=count")
 

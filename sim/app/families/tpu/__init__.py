@@ -10,7 +10,7 @@ FAMILY = Family(
     example="tpu-v1",
     program="sim.tpu.program:Program",
     others_error=25,
-    host_computes=True,
+    host="sim.app.families.tpu.host:HOST",
     belongs={"dram.bandwidth": "arch.belongs:interface"}
     | dict.fromkeys(("array.rows", "array.columns", "array.count"), "arch.belongs:paths"),
     units=("sim.tpu", "sim.memory.dram"),
