@@ -176,6 +176,16 @@ def program_listing(
     return _runner(asked).listing(asked, decide(plan).chosen if len(plan.candidates) > 1 else 0)
 
 
+def listing_of(request: Request, schedule: str) -> str:
+    """The program of a run as text, by the schedule that it took; empty where its family has none."""
+    try:
+        asked = request if isinstance(request.asked, ProgramFile) else replace(request, schedule=schedule)
+        plan = _plan(asked)
+        return plan.listing() if isinstance(plan, StepwisePlan) else _runner(asked).listing(asked, 0)
+    except InputError:
+        return ""
+
+
 def show_array(workload: Workload, machine: MachineSpec | str, *, set: Sequence[str] = ()) -> ArrayRun:
     """What every cell of a systolic array holds in every cycle of a small product."""
     asked = request_of(workload, machine, set)

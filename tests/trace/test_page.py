@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from arch.load import load_arch
 from sim.app.cli import main
 
 WORK = ("gemm", "m=128", "n=128", "k=128", "dtype=fp16", "--arch", "t4")
@@ -69,10 +71,11 @@ def test_structure(page: Path) -> None:
         assert words in text
     assert "dram.bandwidth" in text
     assert "####" not in text
-    assert reader.tags.count("img") == 2
+    assert reader.tags.count("img") == 0
     assert reader.tags.count("path") > 20
     assert len(page.read_bytes()) < 600_000
-    assert reader.tags.count("canvas") == reader.tags.count("svg") == 1
+    assert reader.tags.count("canvas") == 1 + 3  # tracks, and maps of SMs, slices and channels
+    assert reader.tags.count("svg") == 1 + 2  # the timeline on paper, roofline and stall stack
 
 
 def test_it_needs_no_network(page: Path) -> None:
@@ -101,7 +104,7 @@ def test_a_graph_has_a_timeline_of_its_host_and_of_its_longest_kernel(tmp_path: 
     assert main(["run", *words, "--html", str(path)]) == 0
     reader = Reader(path.read_text(encoding="utf-8"))
     assert reader.open == []
-    assert reader.tags.count("svg") == 2
+    assert reader.tags.count("svg") == 2 + 1  # timelines on paper, and the stall stack: all roofs are far above
     text = " ".join(reader.text)
     for part in ("host thread: calls", "stream 1", "aten::mm", "waits for the host", "tensor pipe", "long scoreboard"):
         assert part in text, part
@@ -205,8 +208,8 @@ def test_the_script_gets_what_the_picture_shows(page: Path) -> None:
     assert all(0 <= number < most for piece in data["slices"] for number, most in zip(
         (piece[0], piece[3], piece[4]), kinds, strict=True))  # fmt: skip
     assert all(data["first"] <= begin <= end <= data["last"] for _, begin, end, *_ in data["slices"])
-    text = page.read_text(encoding="utf-8")
-    assert len(data["slices"]) == text.count("<rect ") + len(re.findall(r"M[\d.]+ \d+h[\d.]+v13h", text))
+    drawn = page.read_text(encoding="utf-8").partition("<h2>Timeline")[2]
+    assert len(data["slices"]) == drawn.count("<rect ") + len(re.findall(r"M[\d.]+ \d+h[\d.]+v13h", drawn))
     counters = {track["label"]: track["unit"] for track in data["tracks"] if track["counter"]}
     assert counters["L2 read"] == "B/cycle"
     assert len(data["colours"]) == len(data["inks"]) == len(data["names"])
@@ -215,7 +218,7 @@ def test_the_script_gets_what_the_picture_shows(page: Path) -> None:
 def test_waits_are_linked_to_lines_of_the_program(pair: tuple[Path, Path]) -> None:
     text = pair[0].read_text(encoding="utf-8")
     (data,) = data_of(pair[0])
-    places = re.findall(r'<tr data-line="(\d+)"><td>(mine\.py:\d+)</td>', text)
+    places = re.findall(r'<tr data-line="(\d+)"><td>(op \d+: [^<]*, mine\.py:\d+)</td>', text)
     assert places
     assert all(data["lines"][int(number)] == line for number, line in places)
     store = next(i for i, line in enumerate(KERNEL.splitlines(), 1) if "r.stg" in line)
@@ -231,7 +234,7 @@ def test_a_baseline_stands_beside_the_run(pair: tuple[Path, Path]) -> None:
     assert "Beside old.html" in text
     assert "bytes=16" in text
     assert [data["slices"] for data in data_of(new)][1] == data_of(old)[0]["slices"]
-    assert reader.tags.count("canvas") == 2
+    assert reader.tags.count("canvas") == 2 * (1 + 3)
 
 
 @pytest.mark.parametrize(("content", "says"), [(None, "cannot be read"), ("<html></html>", "is no page of tilewave")])
@@ -258,3 +261,40 @@ def test_counters_of_a_small_kernel_have_their_true_peaks(tmp_path: Path) -> Non
     assert {name: round(peaks[name]) for name in ("L2 read", "DRAM read", "issued")} == {
         "L2 read": 4480, "DRAM read": 1446, "issued": 256,
     }  # fmt: skip
+
+
+def test_charts_say_the_numbers_of_the_report(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    report = json.loads(html.unescape(re.search(r'<pre class="document">(.*?)</pre>', text, re.DOTALL)[1]))  # type: ignore[index]
+    tips = [html.unescape(tip) for tip in re.findall(r'data-tip="([^"]*)"', text)]
+    held = report["roofline"]["roofs"][0] if "roofline" in report else None
+    assert any(tip.endswith("the lowest roof, which holds") for tip in tips), held
+    states = {name: share for name, share in report["stalls"]["warps"].items() if share}
+    for name, share in states.items():
+        assert any(tip.startswith(f"{name.replace('_', ' ')}: {100 * share:.1f} % of ") for tip in tips), name
+
+
+def test_maps_show_every_part_of_the_chip(tmp_path: Path) -> None:
+    path = tmp_path / "add.html"
+    assert main(["run", "add", "n=1048576", "--arch", "t4", "--html", str(path)]) == 0
+    (data,) = data_of(path)
+    sms, slices, channels = data["maps"]
+    spec = load_arch("t4")
+    assert [len(one["cells"]) for one in (sms, slices, channels)] == [40, spec.l2.slices, spec.dram.channels]
+    assert all(len(row) == len(one["at"]) <= 160 for one in data["maps"] for row in one["cells"])
+    assert sms["most"] <= spec.sm.max_ctas
+    last = [row[-1] for row in sms["cells"]]
+    assert set(last) == {"0"}  # all have gone
+    assert sum(any(cell != "0" for cell in row) for row in sms["cells"]) == 40
+    assert all(any(cell != "0" for cell in row) for row in (*slices["cells"], *channels["cells"]))  # a stream is spread
+
+
+def test_the_listing_has_costs_and_what_was_waited_for(pair: tuple[Path, Path]) -> None:
+    text = pair[0].read_text(encoding="utf-8")
+    lines = [(share, html.unescape(line)) for share, line in re.findall(r"<p><b>(.*?)</b><code>(.*?)</code></p>", text)]
+    (load,) = [share for share, line in lines if " ldg" in line]
+    (store,) = [share for share, line in lines if " stg" in line]
+    table = dict(re.findall(r'<td>op (\d): .*?</td>.*?</td><td class="number">(\d+ %)</td>', text))
+    assert (load, store) == (table["0"], table["1"])
+    assert 99 <= int(load.removesuffix(" %")) + int(store.removesuffix(" %")) <= 101
+    assert sum("latency" in line for _, line in lines) == 2

@@ -285,7 +285,7 @@ def _run(options: argparse.Namespace) -> int:
         from sim.app.cli.progress import Progress
         from sim.app.families.family import runner_of
         from sim.app.report.report import Report
-        from sim.app.run import request_of, run, run_recorded
+        from sim.app.run import listing_of, request_of, run, run_recorded
         from sim.app.study.candidates import Candidates
         from workloads.graphs import GraphOperator
         from workloads.ops import AllReduce, CopyH2D
@@ -322,7 +322,7 @@ def _run(options: argparse.Namespace) -> int:
     if picture:
         arguments.save(lambda: _drawing(report), picture)
     if page and timeline:
-        _write_page(report, timeline, options, page, before)
+        _write_page(report, timeline, options, page, before, listing_of(asked, record.schedule))
     if reports:
         _write_reports(report, reports)
     return _outcome([report])
@@ -438,6 +438,7 @@ def _write_page(
     options: argparse.Namespace,
     path: Path,
     before: Earlier | None,
+    listing: str,
 ) -> None:
     """Writes the report as one HTML file, with a timeline of what was run, and of an earlier run beside it."""
     from arch.load import load_arch
@@ -445,7 +446,7 @@ def _write_page(
     from sim.app.trace.page import page
 
     compared = between((before.name, "this run"), (before.report, report.to_dict())).sections() if before else ()
-    content = page(report, load_arch(options.arch, options.set), timeline, before, compared)
+    content = page(report, load_arch(options.arch, options.set), timeline, before, compared, listing)
     with arguments.written("--html", path) as part:
         part.write_text(content, encoding="utf-8")
 

@@ -14,9 +14,10 @@ from matplotlib.transforms import ScaledTranslation
 
 from sim.app.report import palette
 from sim.app.report.asked import titled
+from sim.app.report.charts import FAR_ROOFS, drawn_roofs
 from sim.app.report.figures import Figures, shares
 from sim.app.report.profile import profile
-from sim.app.report.sections import SMALLEST_ROOF, SMALLEST_STALL
+from sim.app.report.sections import SMALLEST_STALL
 from sim.app.report.text import ops_text, words
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ TITLE_WIDTH = 48
 _LEGEND_INCHES = 0.45
 """Of a legend below its axis: the room for the numbers and the word between."""
 _LEGEND_WIDTH = 30
-_FAR_ROOFS = 4
-"""Roofs of arithmetic that are so many times as high as the lowest are left out of a picture."""
 _MOST_TICKS = 20
 """Layers that are named beside a picture."""
 _LABELLED = 0.06
@@ -68,16 +67,13 @@ def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
     """The roofs over one run: a slope and a point for each memory level, over operations a byte of what moved on it,
     and a line for each kind of arithmetic. The lowest, which holds, is thick."""
     figures = report.figures
-    roofs = [roof for roof in figures.roofs() if roof.ops_per_s * SMALLEST_ROOF <= figures.ops_per_s]
+    roofs, peak = drawn_roofs(figures)
     ax = coloured(ax or plt.subplots(figsize=(7, 4.5), layout="constrained")[1])
     ax.set_title(picture_title(report.record.title), fontsize="medium")
     ax.set(xlabel="operations a byte of what moved on each level", ylabel=_unit([report]))
     if not roofs:
         ax.text(0.5, 0.5, "no operations, no roof", ha="center", transform=ax.transAxes)
         return ax
-    flat = [roof.ops_per_s for roof in roofs if not roof.bytes_per_s]
-    peak = min(flat) if flat else max(roof.ops_per_s for roof in roofs)
-    roofs = [roof for roof in roofs if roof.bytes_per_s or roof.ops_per_s <= _FAR_ROOFS * peak]
     reached = figures.ops_per_s
     ends = [value for roof in roofs if roof.bytes_per_s for value in (roof.intensity, peak / roof.bytes_per_s)] or [1.0]
     x = np.geomspace(min(ends) / 4, max(ends) * 4, 200)
@@ -94,7 +90,7 @@ def roofs_of(report: Report, ax: Axes | None = None) -> Axes:
         if roof.bytes_per_s:
             ax.plot(roof.intensity, reached * 1e-12, "o", color=colours[i])
     ax.axhline(reached * 1e-12, color=palette.GUIDE, linewidth=0.8, linestyle=":")
-    ax.set_ylim(min(reached, roofs[0].ops_per_s) * 1e-12 / 8, peak * 1e-12 * _FAR_ROOFS * 1.5)
+    ax.set_ylim(min(reached, roofs[0].ops_per_s) * 1e-12 / 8, peak * 1e-12 * FAR_ROOFS * 1.5)
     _log_axes(ax)
     title = f"roofs (the run reaches {ops_text(reached, report.record.dtype)})"
     ax.legend(fontsize="small", title=title, title_fontsize="small", **below(ax), ncols=2)

@@ -1,4 +1,4 @@
-"""A timeline as data for the page's script, and the lines of the program at which warps wait."""
+"""A timeline as data for the page's script: slices, counters, maps, and lines of the program at which warps wait."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from markupsafe import Markup
 
 from sim.app.report import palette
 from sim.app.trace.svg import WAITS, rows_of
-from sim.app.trace.timeline import Timeline
+from sim.app.trace.timeline import HeatMap, Timeline
 
 LINE = "line"
 """The argument of a slice that says which line of the program it belongs to."""
 MOST_LINES = 12
+"""That the page's table shows."""
+_LEVELS = "0123456789abcdefghijklmnopqrstuvwxyz"
+"""Cells of a map, from nothing to its largest value."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +36,19 @@ class WaitingLine:
 
 @dataclass(frozen=True)
 class Interactive:
-    """What the page's script draws. data: JSON that may stand in a script element. lines: at which warps waited."""
+    """What the page's script draws. data: JSON that may stand in a script element. lines: at which warps waited, the
+    longest first. maps: names of its maps."""
 
     data: Markup
     lines: Sequence[WaitingLine]
+    maps: Sequence[str] = ()
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Interactive:
         """Of the data of a timeline; KeyError, TypeError, IndexError or ValueError where it is none."""
         data = {**data, "peaks": _peaks(data)}
-        return cls(in_script(json.dumps(data, separators=(",", ":"), allow_nan=False)), _waiting(data))
+        shown = in_script(json.dumps(data, separators=(",", ":"), allow_nan=False))
+        return cls(shown, _waiting(data), [f"{one['name']}: {one['unit']}" for one in data["maps"]])
 
 
 class _Numbers(dict[str, int]):
@@ -88,8 +94,17 @@ def interactive(found: Timeline) -> Interactive:
         "lines": list(lines),
         "slices": slices,
         "samples": samples,
+        "maps": [_map(one) for one in found.maps],
     }  # fmt: skip
     return Interactive.of(data)
+
+
+def _map(one: HeatMap) -> dict[str, Any]:
+    """A map, a letter a cell: its share of the largest value."""
+    most = max((max(row) for row in one.values), default=0) or 1
+    last = len(_LEVELS) - 1
+    cells = ["".join(_LEVELS[-(-value * last // most)] for value in row) for row in one.values]
+    return {"name": one.name, "unit": one.unit, "most": most, "at": list(one.at), "cells": cells}
 
 
 def _peaks(data: Mapping[str, Any]) -> list[float]:
@@ -117,4 +132,4 @@ def _waiting(data: Mapping[str, Any]) -> list[WaitingLine]:
         for line, states in waited.items()
         for cycles in (states.total(),)
     ]
-    return sorted(found, key=lambda entry: (-entry.cycles, entry.line))[:MOST_LINES]
+    return sorted(found, key=lambda entry: (-entry.cycles, entry.line))

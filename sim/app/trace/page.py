@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,17 +16,24 @@ from markupsafe import Markup
 from arch.errors import InputError
 from arch.show import describe
 from sim.app.report import palette
+from sim.app.report.charts import roofline_svg, stalls_svg
 from sim.app.report.html import rendered
 from sim.app.report.report import Report
 from sim.app.report.sections import Section
 from sim.app.trace.earlier import Earlier
-from sim.app.trace.interactive import Interactive, interactive
+from sim.app.trace.interactive import MOST_LINES, Interactive, interactive
 from sim.app.trace.svg import shown_part, svg
 from sim.app.trace.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
+LEAST_SHARE = 0.005
+"""Of all waiting, that stands beside a line of the listing."""
+
+MOST_LISTED = 600
+"""Lines of a listing that a page has."""
 
 MOST_SLICES = 30_000
 """Of a timeline that the page's script draws; the picture for paper shows its middle."""
@@ -46,13 +54,16 @@ def page(
     timeline: Callable[[], Timeline],
     before: Earlier | None = None,
     compared: Sequence[Section] = (),
+    listing: str = "",
 ) -> str:
     """The page. machine: the description that ran. timeline: records one; where it refuses, the page says why.
 
-    before: an earlier run, whose timelines stand beside those of this one. compared: what differs from it.
+    before: an earlier run, whose timelines stand beside those of this one. compared: what differs from it. listing: the
+    program with the cost of each line.
     """
     head, *sections = report.sections()
     document = report.to_dict()
+    drawn = _timelines(timeline)
     earlier = [Drawn(f"{before.name}: {note}", shown) for note, shown in before.timelines] if before else []
     return rendered(
         "page.html",
@@ -61,8 +72,11 @@ def page(
         result=head,
         words=[section for section in sections if section.sentences],
         tables=[section for section in sections if not section.sentences],
+        charts=[Markup(chart) for chart in (roofline_svg(report), stalls_svg(report)) if chart],
         pictures=_pictures(report),
-        timelines=list(zip_longest(_timelines(timeline), earlier)),
+        timelines=list(zip_longest(drawn, earlier)),
+        listing=_listed(listing, drawn),
+        most_lines=MOST_LINES,
         before=before.name if before else "",
         compared=compared,
         sources=Section("", tuple((row.path, row.value, row.source) for row in describe(machine))),
@@ -93,15 +107,37 @@ _DARK: Any = {
 
 
 def _pictures(report: Report) -> list[Picture]:
-    """Roofline, and where the time went."""
-    draws = [("roofline", report.plot_roofline)]
+    """Where the time of a graph or a network went, by its parts."""
     if report.record.layers:
-        draws.append(("layers", report.plot_layers))
+        name, draw = "layers", report.plot_layers
     elif report.record.operators:
-        draws.append(("profile", report.plot_profile))
+        name, draw = "profile", report.plot_profile
     else:
-        draws.append(("stall stack", report.plot_stalls))
-    return [Picture(name, _url(_picture(draw, {})), _url(_on_dark(_picture(draw, _DARK)))) for name, draw in draws]
+        return []
+    return [Picture(name, _url(_picture(draw, {})), _url(_on_dark(_picture(draw, _DARK))))]
+
+
+_OP = re.compile(r"^ +(\d+)  ")
+"""How a line of a listing begins that is an op."""
+
+
+def _listed(listing: str, drawn: Sequence[Drawn]) -> list[tuple[str, str]]:
+    """Lines of a listing, each with the share of all waiting of the recorded warps that was for it.
+
+    Ops are numbered within each kernel, so that waits stand only beside a program of one.
+    """
+    lines = listing.splitlines()
+    shown = [entry for one in drawn if one.shown for entry in one.shown.lines]
+    waits = {
+        entry.line.partition(":")[0]: f"{100 * entry.share:.0f} %" for entry in shown if entry.share >= LEAST_SHARE
+    }
+    single = sum(line.startswith("kernel ") for line in lines) == 1
+    found = []
+    for line in lines[:MOST_LISTED]:
+        number = _OP.match(line)
+        found.append((waits.get(f"op {number[1]}", "") if number and single else "", line))
+    more = len(lines) - MOST_LISTED
+    return [*found, ("", f"... {more:,} more lines: --listing prints all")] if more > 0 else found
 
 
 def _on_dark(picture: str) -> str:

@@ -40,6 +40,17 @@ class Sample(NamedTuple):
     value: float
 
 
+class HeatMap(NamedTuple):
+    """A quantity of many alike parts over time, such as the slices of a cache. track: below which it belongs. at:
+    cycles, in order. values: of each part in turn (rows) at each of these."""
+
+    track: int
+    name: str
+    unit: str
+    at: tuple[int, ...]
+    values: tuple[tuple[int, ...], ...]
+
+
 @dataclass
 class Timeline:
     """One traced run. facts: what a reader must know about it, by name."""
@@ -49,6 +60,7 @@ class Timeline:
     tracks: list[Track] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    maps: list[HeatMap] = field(default_factory=list)
     _lanes: dict[tuple[int, str], list[tuple[int, int]]] = field(default_factory=dict, repr=False)
     _named: dict[tuple[str, int | None], int] = field(default_factory=dict, repr=False)
     _flows: int = field(default=0, repr=False)
@@ -108,7 +120,8 @@ class Timeline:
         self.samples.append(Sample(track, at, value))
 
     def within(self, first: int, last: int | None) -> Timeline:
-        """The part that touches a window of cycles; counters keep the value that they have when it begins."""
+        """The part that touches a window of cycles; counters keep the value that they have when it begins, and maps are
+        whole."""
         end = last if last is not None else max(self.span[1], first)
         slices = [s for s in self.slices if s.begin <= end and s.end >= first]
         before: dict[int, Sample] = {}
@@ -116,7 +129,7 @@ class Timeline:
             if sample.at <= first:
                 before[sample.track] = sample._replace(at=first)
         samples = [*before.values(), *(s for s in self.samples if first < s.at <= end)]
-        return Timeline(self.title, self.facts, self.tracks, slices, samples if slices else [])
+        return Timeline(self.title, self.facts, self.tracks, slices, samples if slices else [], self.maps)
 
     @property
     def roots(self) -> list[int]:
@@ -130,7 +143,9 @@ class Timeline:
             if number == root or track.parent in wanted:
                 wanted.add(number)
         slices = [s for s in self.slices if s.track in wanted]
-        return Timeline(self.title, self.facts, self.tracks, slices, [s for s in self.samples if s.track in wanted])
+        samples = [s for s in self.samples if s.track in wanted]
+        maps = [m for m in self.maps if m.track in wanted]
+        return Timeline(self.title, self.facts, self.tracks, slices, samples, maps)
 
     def path(self, track: int) -> str:
         """A track's name with those of its parents: `h100-sxm / GPC 0 / SM 0`."""

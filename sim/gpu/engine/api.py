@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from sim.gpu.units.record import Recorder
 from sim.gpu.units.shared import SharedMemory
 from sim.gpu.units.warp import Warp
 from sim.memory.counters import MemoryCounter
+from sim.memory.dram import BUS_FREE, CHANNEL_WORDS
 from sim.memory.model import MemorySpec, drop_memory_state, flush, lower_memory, new_memory_state, settle
 
 FIGURES = ("clock.boost", "launch.drain", "launch.kernel", "launch.setup", "sm.instruction_cache")
@@ -192,12 +193,21 @@ class Device:
         return self.build(kernel, addresses, launch_ps=launch_ps).run(drain_ps)
 
 
+class Fullness(NamedTuple):
+    """What each part of the chip has before it at one moment. resident: CTAs of each SM. slices, channels: ticks for
+    which each slice of the L2, and each channel's bus, is booked ahead."""
+
+    resident: np.ndarray
+    slices: np.ndarray
+    channels: np.ndarray
+
+
 class Launch:
     """One kernel on its way: `build` has been done, `advance` goes on; `result` is there after `windows` or `run`.
 
-    samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them. clocks:
-    (time in ps since the launch, Hz) at its start and at each change so far. late: it was given up, since it takes
-    longer than the limit that it was given; it has no result.
+    samples: (tick, counters of SMs and memory one after the other), where the device's window asks for them, and
+    fullness: of the same moments. clocks: (time in ps since the launch, Hz) at its start and at each change so far.
+    late: it was given up, since it takes longer than the limit that it was given; it has no result.
     """
 
     result: KernelResult
@@ -252,6 +262,7 @@ class Launch:
         self.state = new_state(self.p, spec, window, meets=_meets(self.program))
         self._memory_before = device.memory.counters.copy()
         self.samples: list[tuple[int, np.ndarray]] = []
+        self.fullness: list[Fullness] = []
         self.clocks: list[tuple[int, int]] = [(0, self.clock_hz)]
         settle(device.memory)
         if device.beside is not None:
@@ -298,7 +309,7 @@ class Launch:
             at = self.samples[-1][0] + window.sample_ticks if self.samples else window.from_tick
             while at < min(until, window.to_tick):
                 ended = self._advance(at) < 0
-                self.samples.append((at, self._actions()))
+                self._sample(at)
                 if ended:
                     break
                 at += window.sample_ticks
@@ -424,7 +435,8 @@ class Launch:
         if self.samples and tick < end <= chip[Recorder.TO]:
             if self.samples[-1][0] > end:  # it was taken when the kernel had ended
                 self.samples.pop()
-            self.samples.append((end, self._actions()))
+                self.fullness.pop()
+            self._sample(end)
         core, dram = model.actions_fj(counters, memory)
         macs = int(counters[Counter.MACS_TENSOR]) - before_macs
         left_fj = dram - before_memory + owed_fj
@@ -496,6 +508,15 @@ class Launch:
         del self.state
 
     # ---- results
+
+    def _sample(self, tick: int) -> None:
+        """Keeps counters and what each part of the chip has before it."""
+        self.samples.append((tick, self._actions()))
+        memory = self.device.memory
+        slices = np.maximum(memory.read_free, memory.write_free) - tick
+        channels = memory.dram.channel.reshape(-1, CHANNEL_WORDS)[:, BUS_FREE] - tick
+        resident = int(self.p[Chip.CTAS_PER_SM]) - self.state.sms[:, CtaSlots.FREE]
+        self.fullness.append(Fullness(resident, slices.clip(0), channels.clip(0)))
 
     def _actions(self) -> np.ndarray:
         """Counters of SMs and memory, one after the other."""

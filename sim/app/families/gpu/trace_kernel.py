@@ -17,7 +17,7 @@ import numpy as np
 
 from arch.gpu import GpuSpec
 from sim.app.trace.rates import POWER_CYCLES, coarser, served
-from sim.app.trace.timeline import Timeline
+from sim.app.trace.timeline import HeatMap, Timeline
 from sim.engine.clock import PS_PER_S, TICKS_PER_CYCLE, ps_to_ticks
 from sim.gpu.check.instances import places
 from sim.gpu.counters import Counter
@@ -29,6 +29,8 @@ from sim.gpu.units.events import PHASE_SHIFT, TRACE_BEGIN, TRACE_END, Event, Rea
 from sim.memory.counters import MemoryCounter
 
 _SECTOR_BYTES = 32
+_MAP_COLUMNS = 160
+"""Moments of a map, at most."""
 
 
 class _State(NamedTuple):
@@ -43,8 +45,8 @@ class _State(NamedTuple):
 
 class _Shown(NamedTuple):
     """How an op or instruction is shown. lane: beside its warp, empty for none. lands: on a barrier; awaits: a phase of
-    one. instructions: how many it stands for. place: in the source. queued: by the tensor core of its SM, or of both of
-    a pair."""
+    one. instructions: how many it stands for. place: in the listing, and in the source. queued: by the tensor core
+    of its SM, or of both of a pair."""
 
     label: str
     lane: str
@@ -109,6 +111,7 @@ class Collector:
     def collect(self) -> None:
         """Fills in everything."""
         self._counters()
+        self._maps()
         sms = self._sms()
         self._tma(sms)
         self._warps(sms)
@@ -148,6 +151,21 @@ class Collector:
             if samples:
                 self.found.sample(track, self.at(samples[-1][0]), 0)
         self._power(group)
+
+    def _maps(self) -> None:
+        """Each SM, slice of the L2 and channel over time: how full it is, or how far ahead it is booked, at the most in
+        the time of a column."""
+        full = self.launch.fullness
+        firsts = np.arange(0, len(full), -(-len(full) // _MAP_COLUMNS) or 1)
+        at = tuple(self.at(self.launch.samples[first][0]) for first in firsts)
+        for name, unit, rows in (
+            ("SMs", "CTAs", [one.resident for one in full]),
+            ("L2 slices", "cycles booked ahead", [one.slices // TICKS_PER_CYCLE for one in full]),
+            ("DRAM channels", "cycles booked ahead", [one.channels // TICKS_PER_CYCLE for one in full]),
+        ):
+            if rows:
+                values = tuple(map(tuple, np.maximum.reduceat(np.stack(rows, axis=1), firsts, axis=1).tolist()))
+                self.found.maps.append(HeatMap(self.root, name, unit, at, values))
 
     def _power(self, group: int) -> None:
         """Clock, mean power of the board over `POWER_CYCLES` or more, and its energy since the first sample."""
@@ -385,11 +403,16 @@ def _shown(kernel: Kernel) -> list[_Shown]:
         _Shown(
             _label(op), op.spec.track, "tma" if op.spec.unit is Unit.TMA else "load", op.spec.lands,
             op.spec.action is Action.AWAIT_PHASE, op.spec.accumulates and op.spec.group is not TCGEN05,
-            op.barrier.name if op.barrier else "", op.count, op.line, op.spec.group is TCGEN05 and bool(op.spec.track),
-            op.pair,
+            op.barrier.name if op.barrier else "", op.count, _place(number, op),
+            op.spec.group is TCGEN05 and bool(op.spec.track), op.pair,
         )
-        for role in kernel.roles for op in walk(role.body)
+        for number, op in enumerate(op for role in kernel.roles for op in walk(role.body))
     ]  # fmt: skip
+
+
+def _place(number: int, op: Op) -> str:
+    """Where an op stands: its number in the listing, and in the source."""
+    return ", ".join(filter(None, (f"op {number}: {_label(op)}", op.line)))
 
 
 def _label(op: Op) -> str:

@@ -1,12 +1,12 @@
 // Timelines of a report on canvases: zoom, pan, filter by unit, counters with their scale, waits by line of the program.
 "use strict";
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const LABELS = 210, AXIS = 22, ROW = 15, COUNTER = 40, GAP = 3;
+const LABELS = innerWidth < 640 ? 110 : 210, AXIS = 22, ROW = 15, COUNTER = 40, GAP = 3;
 
 // pair: timelines that stand side by side, with one scale of cycles and of each counter.
 function timeline(box, pair) {
   const data = JSON.parse(box.querySelector("script").textContent);
-  const canvas = box.querySelector("canvas"), pen = canvas.getContext("2d");
+  const canvas = box.querySelector(".tracks"), pen = canvas.getContext("2d");
   const filter = box.querySelector("input"), tip = box.querySelector(".tip"), info = box.querySelector(".range");
   const state = {first: data.first, last: data.last, wanted: "", line: -1};
   const byTrack = data.tracks.map(() => []);
@@ -76,6 +76,7 @@ function timeline(box, pair) {
         pen.fillRect(LABELS, row.y + row.height - 1, width - LABELS - 8, 1);
       }
     }
+    for (const map of maps) drawMap(map);
     info.textContent = "cycles " + Math.round(state.first).toLocaleString("en") + " to "
       + Math.round(state.last).toLocaleString("en");
   }
@@ -128,6 +129,53 @@ function timeline(box, pair) {
     pen.fill();
   }
 
+  // A map: a row a part, a column a sample, stronger where there is more; as wide as the tracks above it.
+  const maps = [...box.querySelectorAll(".map")].map((surface, number) => ({surface, ...data.maps[number]}));
+  for (const map of maps) {
+    map.surface.addEventListener("pointermove", event => {
+      const place = map.surface.getBoundingClientRect(), cycle = cycleAt(event.clientX - place.left, place.width);
+      const row = Math.min(map.cells.length - 1, Math.floor((event.clientY - place.top) / place.height * map.cells.length));
+      const column = map.at.findLastIndex(at => at <= cycle);
+      const says = box.querySelectorAll(".cell")[maps.indexOf(map)];
+      says.textContent = column < 0 ? "" : "\u2014 number " + row + ", cycle " + map.at[column].toLocaleString("en") + ": about "
+        + short(Math.round(level(map, row, column) * map.most)) + " (most " + short(map.most) + ")";
+    });
+  }
+
+  function level(map, row, column) {
+    return parseInt(map.cells[row][column], 36) / 35;
+  }
+
+  function drawMap(map) {
+    const surface = map.surface, ratio = devicePixelRatio || 1, width = surface.clientWidth, height = surface.clientHeight;
+    surface.width = width * ratio;
+    surface.height = height * ratio;
+    const pen = surface.getContext("2d"), tall = surface.height / map.cells.length;
+    pen.fillStyle = dark.matches ? "#22262b" : "#f0f2f5";
+    pen.fillRect(LABELS * ratio, 0, (width - LABELS - 8) * ratio, surface.height);
+    pen.fillStyle = dark.matches ? "#e4e6ea" : "#1c1e21";
+    pen.font = 11 * ratio + "px system-ui, sans-serif";
+    pen.textAlign = "right";
+    pen.fillText("0", (LABELS - 6) * ratio, 10 * ratio);
+    pen.fillText(String(map.cells.length - 1), (LABELS - 6) * ratio, surface.height - 3 * ratio);
+    pen.beginPath();
+    pen.rect(LABELS * ratio, 0, (width - LABELS - 8) * ratio, surface.height);
+    pen.clip();
+    map.cells.forEach((cells, row) => {
+      for (let column = 0; column < map.at.length; column++) {
+        const share = level(map, row, column);
+        if (!share) continue;
+        const x = at(map.at[column], width) * ratio, end = at(map.at[column + 1] ?? data.last, width) * ratio;
+        pen.fillStyle = "hsl(24 80% " + (dark.matches ? 16 + 50 * share : 90 - 48 * share) + "%)";
+        pen.fillRect(x, row * tall, Math.max(end - x, 1), Math.max(tall, 1));
+      }
+    });
+  }
+
+  function cycleAt(x, width) {
+    return state.first + (x - LABELS) / (width - LABELS - 8) * (state.last - state.first);
+  }
+
   function show(first, last, quiet) {
     const span = Math.min(Math.max(last - first, 4), pair.span);
     state.first = Math.min(Math.max(first, data.first), data.first + pair.span - span);
@@ -138,7 +186,7 @@ function timeline(box, pair) {
 
   function under(event) {
     const place = canvas.getBoundingClientRect(), x = event.clientX - place.left, y = event.clientY - place.top;
-    const cycle = state.first + (x - LABELS) / (place.width - LABELS - 8) * (state.last - state.first);
+    const cycle = cycleAt(x, place.width);
     const row = rows.find(row => y >= row.y && y < row.y + row.height);
     return {cycle, row, inside: x >= LABELS};
   }
