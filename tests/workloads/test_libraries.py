@@ -80,7 +80,7 @@ def test_a_library_is_one_file(mine: Path) -> None:
             r"mine@2 has none for gemm m=65 .* for with tma, dtype=bf16 or fp16, m <= 64; without tma",
         ),
         ("min@2", "min is no library that has gemm; did you mean mine"),
-        ("min", "one of auto, tcgen05, wgmma.*did you mean mine"),
+        ("min", "one of auto, wgmma.*did you mean mine, which does not run here"),
     ],
 )
 def test_what_a_library_does_not_have_is_named(mine: Path, schedule: str, message: str) -> None:

@@ -78,5 +78,21 @@ def simpler(op: Operator, spec: GpuSpec, config: Configuration) -> list[tuple[An
     return found
 
 
+def unknown_schedule(op: Operator, spec: GpuSpec, schedule: str, kinds: Sequence[str]) -> InputError:
+    """The error for a schedule that there is not: of the kinds and of the libraries it offers those that run here."""
+    known = (*kinds, *libraries.words(op.word))
+    here = [word for word in known if _runs(op, spec, word)]
+    near = hint(schedule, here) or hint(schedule, known, "; did you mean {}, which does not run here?")
+    return InputError(f"schedule={schedule}: one of {', '.join(('auto', *here))}, or a whole configuration{near}")
+
+
+def _runs(op: Operator, spec: GpuSpec, schedule: str) -> bool:
+    try:
+        choose(op, spec, schedule)
+    except InputError:
+        return False
+    return True
+
+
 def _order(mechanism: str) -> int:
     return MECHANISMS.index(mechanism) if mechanism in MECHANISMS else -1

@@ -672,7 +672,7 @@ WRONG: list[tuple[str, Gemm, str, str]] = [
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "triton 64x32x32 warp 32x32 ldg", "not by ldg"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma", "schedule=wgmma: a100-sxm4-80gb"),
     ("a100-sxm4-80gb", Gemm(m=64, n=64, k=64, dtype="fp16"), "wgmma 128x128x64 stages 3", "no wgmma"),
-    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgma", "one of auto, tcgen05, wgmma"),
+    ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgma", "one of auto, wgmma, mma, cublas"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 128x256x64 stages 9", "nearest: stages = 4"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 100x256x64 stages 4", "nearest: 128"),
     ("h100-sxm", Gemm(m=64, n=64, k=64, dtype="bf16"), "wgmma 256x256x64 stages 2", "accumulators"),

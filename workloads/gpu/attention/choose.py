@@ -10,13 +10,12 @@ from collections.abc import Callable
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads import libraries
 from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash4, flash_decode, flash_mla, flash_triton
 from workloads.gpu.attention.blocks import WIDEST, AttentionProblem, problem
 from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.torch_math import TorchMathConfig
 from workloads.gpu.attention.unfused import UnfusedConfig
-from workloads.gpu.select import Choice
+from workloads.gpu.select import Choice, unknown_schedule
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
@@ -42,9 +41,7 @@ def choose(op: Attention, spec: GpuSpec, schedule: str = "auto") -> Choice:
     p = problem(op)
     kind = schedule.split()[0] if schedule.split() else schedule
     if kind not in (*KINDS, *BEST):
-        known = (*KINDS, *libraries.words("attention"))
-        near = hint(schedule, known)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(known)}, or a whole configuration{near}")
+        raise unknown_schedule(op, spec, schedule, KINDS)
     if len(schedule.split()) > 1:
         config = parse(schedule, p, spec)
         config.check(p, spec)

@@ -33,7 +33,7 @@ from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import Operand, Problem, ceil_div
 from workloads.gpu.gemm.simt import SimtConfig
 from workloads.gpu.gemm.threadblock import Copy, Inner, Writer
-from workloads.gpu.select import Choice
+from workloads.gpu.select import Choice, unknown_schedule
 from workloads.ops import Conv2d
 from workloads.registry import register
 
@@ -162,8 +162,7 @@ def pick(
             raise InputError(f"schedule={schedule}: is none of the configurations of {op}{hint(schedule, known)}")
         return Choice(known[schedule][0], [known[schedule]])
     if schedule not in ("auto", *KINDS):
-        near = hint(schedule, KINDS)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
+        raise unknown_schedule(op, spec, schedule, KINDS)
     wanted = (schedule,) if schedule != "auto" else products
     best = [(config, time_ps) for time_ps, _, config in found if config.schedule in wanted][:RUNNERS_UP]
     if not best:

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from arch.dtypes import BLOCK_FORMATS, DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from arch.near import hint
 from workloads import libraries
 from workloads.gpu.configuration import class_of
 from workloads.gpu.gemm import marlin, mma, simt, splitk, tcgen05, triton, wgmma
@@ -32,7 +31,7 @@ from workloads.gpu.gemm.tcgen05 import Tcgen05Config
 from workloads.gpu.gemm.threadblock import ThreadblockConfig
 from workloads.gpu.gemm.triton import TritonConfig
 from workloads.gpu.gemm.wgmma import WgmmaConfig
-from workloads.gpu.select import Choice
+from workloads.gpu.select import Choice, unknown_schedule
 from workloads.ops import Gemm
 from workloads.registry import register
 
@@ -92,9 +91,7 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         return Choice(config, [(config, estimate_ps(config.work(p, spec, f), f))])
     names = SCHEDULES if schedule == "auto" else (schedule,)
     if schedule != "auto" and schedule not in KINDS:
-        known = (*KINDS, *libraries.words("gemm"))
-        near = hint(schedule, known)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(known)}, or a whole configuration{near}")
+        raise unknown_schedule(op, spec, schedule, KINDS)
     if p.scales and schedule in ("auto", "wgmma") and "tcgen05" not in _units(spec, p.dtype):
         found = by_time(_scaled(op, spec))
     else:

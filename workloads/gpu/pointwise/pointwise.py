@@ -21,7 +21,6 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from arch.near import hint
 from sim.gpu.language import (
     CTA_X,
     WARP,
@@ -39,7 +38,7 @@ from workloads.gpu.overhead import INSTRUCTION_BYTES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.functions import costs_in
 from workloads.gpu.pointwise.lanes import Cost, Load
-from workloads.gpu.select import Choice
+from workloads.gpu.select import Choice, unknown_schedule
 from workloads.ops import FUNCTIONS, Pointwise
 from workloads.ops.base import Array
 from workloads.registry import register
@@ -305,8 +304,7 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernels of a chain; `auto` takes the kind with the lower estimate."""
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in KINDS):
-        near = hint(schedule, KINDS)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
+        raise unknown_schedule(op, spec, schedule, KINDS)
     check_formats(op, spec)
     kinds = KINDS if schedule == "auto" else (words[0],)
     base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op, spec)), "fused": PointwiseConfig("fused", 4, 8)}

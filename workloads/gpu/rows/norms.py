@@ -21,13 +21,12 @@ import numpy as np
 from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from arch.near import hint
 from sim.gpu.language import GlobalTensor, Kernel, Program, RegisterTile, View
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost, HalvingReduction, Load
 from workloads.gpu.rows import columns, rows, triton_norm
 from workloads.gpu.rows.rows import RowConfig, RowKernel, sums
-from workloads.gpu.select import Choice
+from workloads.gpu.select import Choice, unknown_schedule
 from workloads.ops import LayerNorm, LayerNormBackward, RmsNorm
 from workloads.ops.base import Array
 from workloads.ops.rowwise import EPSILON
@@ -298,8 +297,7 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
     kinds = {LayerNorm: KINDS, RmsNorm: _CHOSEN, LayerNormBackward: ("fused",)}[type(op)]
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in kinds):
-        near = hint(schedule, kinds)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(kinds)}, or a whole configuration{near}")
+        raise unknown_schedule(op, spec, schedule, kinds)
     wanted = [kind for kind in kinds if kind in _CHOSEN] if schedule in ("auto", "fused") else (words[0],)
     if schedule == "cluster" and spec.dsmem is None:
         raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")

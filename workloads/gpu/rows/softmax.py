@@ -28,7 +28,6 @@ from arch.dtypes import DTYPE_BYTES
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.gpu_rules import WARP_SIZE
-from arch.near import hint
 from sim.gpu.language import GlobalTensor, Kernel, Program, View
 from workloads import libraries
 from workloads.gpu.pointwise import lanes, pointwise
@@ -37,7 +36,7 @@ from workloads.gpu.pointwise.lanes import Cost, Load
 from workloads.gpu.pointwise.pointwise import PointwiseConfig, Stage
 from workloads.gpu.rows import rows
 from workloads.gpu.rows.rows import RowConfig, RowKernel, largest, sums
-from workloads.gpu.select import Choice
+from workloads.gpu.select import Choice, unknown_schedule
 from workloads.ops import RowOperator, Softmax, SoftmaxBackward
 from workloads.ops.base import Array
 from workloads.registry import register
@@ -541,8 +540,7 @@ def choose(op: Softmax | SoftmaxBackward, spec: GpuSpec, schedule: str = "auto")
         return choose_registers(op, spec, schedule, reads=2, cost={"ffma.fp32": 1.0, "fadd.fp32": 2.0}, tensors=2)
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in KINDS):
-        near = hint(schedule, KINDS)
-        raise InputError(f"schedule={schedule}: one of auto, {', '.join(KINDS)}, or a whole configuration{near}")
+        raise unknown_schedule(op, spec, schedule, KINDS)
     kinds = _SINGLE if schedule in ("auto", "fused") else (words[0],)
     if schedule == "cluster" and spec.dsmem is None:
         raise InputError(f"schedule=cluster: {spec.name} has no clusters; nearest: fused")
