@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from arch.errors import InputError
+from arch.load import load_arch
 from sim import simulate
+from sim.gpu.check.interpret import interpret
+from sim.gpu.language import Program
+from workloads.gpu.moe.config import GroupedConfig
+from workloads.gpu.moe.grouped import build
 from workloads.ops import GroupedGemm, Moe
+from workloads.ops.base import Array
 from workloads.parse import parse
 
-A100, H100 = "a100-sxm4-80gb", "h100-sxm"
+from tests.reference.gpu_executor import execute  # isort: skip
+from tests.reference.mutation import assert_mutants_caught  # isort: skip
+
+A100, H100, B200 = "a100-sxm4-80gb", "h100-sxm", "b200"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +31,7 @@ A100, H100 = "a100-sxm4-80gb", "h100-sxm"
         (A100, "auto", "m=90 n=72 k=136 groups=3 align=32 distribution=power_law_1.2 dtype=bf16"),
         (H100, "auto", "m=60 n=72 k=72 groups=4 align=16 distribution=0,40,1,19 dtype=bf16"),
         (H100, "grouped 64x128x64 warps 4 stages 3 group 2", "m=100 n=200 k=192 groups=4 align=64 dtype=fp16"),
+        (B200, "auto", "m=90 n=200 k=264 groups=3 align=32 distribution=power_law_1.2 dtype=bf16"),
     ],
 )
 def test_numbers_are_those_of_numpy(machine: str, schedule: str, keys: str) -> None:
@@ -87,3 +99,23 @@ def test_blocks_must_fit_between_the_groups() -> None:
         simulate("grouped_gemm m=64 n=64 k=64 groups=2 dtype=fp16", A100, schedule="vllm")
     with pytest.raises(InputError, match=r"t4 has no cp\.async"):
         simulate("grouped_gemm m=64 n=64 k=64 groups=2 dtype=fp16", "t4")
+
+
+def test_every_wait_on_tensor_memory_matters() -> None:
+    spec = load_arch(B200, ["sm.count=1", "gpc.count=1", "sm.per_tpc=1"])
+    op = GroupedGemm(m=32, n=128, k=256, groups=1, align=32, dtype="bf16")
+    program = build(op, spec, GroupedConfig(32, 128, 64, 4, 2))
+    shapes = {tensor.name: tensor.shape for tensor in program.tensors}
+    given = zip((o.name for o in op.operands), op.inputs(seed=1, data="integers"), strict=True)
+    operands = {name: np.asarray(array).reshape(shapes[name]) for name, array in given}
+
+    def case() -> tuple[Program, dict[str, Array], dict[str, Array]]:
+        return program, operands, interpret(program, execute(program, seed=1), operands).outputs
+
+    def run(mutant: Program) -> NDArray[np.int64]:
+        return execute(mutant, seed=2)
+
+    known = "which expert it is, the program knows"
+    places = {"epilogue": 17, "weights": 16, "mma": 16}
+    excused = {f"grouped_32x128x64/{role}/{at} iadd after expert": known for role, at in places.items()}
+    assert assert_mutants_caught(case, run, excused) > 0

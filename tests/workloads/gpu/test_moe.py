@@ -26,7 +26,7 @@ from workloads.silicon.rows import Row
 from tests.reference.gpu_executor import execute  # isort: skip
 from tests.reference.mutation import assert_mutants_caught  # isort: skip
 
-A100, H100 = "a100-sxm4-80gb", "h100-sxm"
+A100, H100, B200 = "a100-sxm4-80gb", "h100-sxm", "b200"
 
 CASES = [
     (A100, "vllm", "tokens=20 hidden=72 inter=40 topk=2 experts=4"),
@@ -44,6 +44,8 @@ CASES = [
     (H100, "auto", "tokens=70 hidden=192 inter=64 topk=2 experts=4 weights=nvfp4 gate=0"),
     (H100, "auto", "tokens=20 hidden=128 inter=64 topk=2 experts=8 ep=2 weights=int4 group=32 router=1"),
     (H100, "vllm", "tokens=300 hidden=64 inter=32 topk=2 experts=8 router=1 gate=0"),
+    (B200, "auto", "tokens=70 hidden=136 inter=64 topk=2 experts=4 ep=2 router=1"),
+    (B200, "auto", "tokens=9 hidden=64 inter=200 topk=5 experts=24 distribution=power_law_1.2"),
 ]
 
 

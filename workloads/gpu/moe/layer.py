@@ -9,6 +9,7 @@ rows (`vllm/model_executor/layers/fused_moe`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from workloads.gpu.configuration import class_of
 from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.wgmma import INSTRUCTION_K_BYTES
-from workloads.gpu.moe import group_product, routing, sorting, steps, warp_product
+from workloads.gpu.moe import group_product, routing, sorting, steps, tensor_product, warp_product
 from workloads.gpu.moe.blocks import Blocks, Numbers
 from workloads.gpu.moe.config import (
     KINDS,
@@ -36,6 +37,8 @@ from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
 from workloads.ops import Moe
 from workloads.registry import register
+
+C = TypeVar("C", bound=MoeConfig)
 
 PS_PER_S = 10**12
 MOST_OPS = 4_000_000
@@ -60,7 +63,7 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
         case "auto" | MarlinMoeConfig.schedule if packed:
             config = marlin_config(op)
         case "auto" | MoeConfig.schedule:
-            config = _multiplied(op, spec, default_config(op, spec.name))
+            config = multiplied(spec, op.chosen_dtype, default_config(op, spec.name))
         case EarlierMoeConfig.schedule:
             config = earlier_config(op, spec.name)
         case _:
@@ -68,9 +71,11 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(config, [(config, estimate_ps(op, spec))])
 
 
-def _multiplied(op: Moe, spec: GpuSpec, config: MoeConfig) -> MoeConfig:
-    """The tile; blocks of 64 rows by four warps where only wgmma multiplies a format, as 8-bit floats on Hopper."""
-    dtype = op.chosen_dtype
+def multiplied(spec: GpuSpec, dtype: str, config: C) -> C:
+    """The tile; that of tensor memory where a machine has it, and blocks of 64 rows by four warps where only wgmma
+    multiplies a format, as 8-bit floats on Hopper."""
+    if tensor_product.multiplies(spec, dtype):
+        return tensor_product.fitted(spec, dtype, config)
     step = INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]
     if spec.has_instruction("mma", dtype, f"m16n8k{step}") or not spec.has_instruction("wgmma", dtype, f"m64n*k{step}"):
         return config
@@ -144,7 +149,9 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
 
 
 def product(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
-    """The kernel of a product: Triton multiplies by wgmma where its tile allows it."""
+    """The kernel of a product: on tensor memory or by wgmma where the tile allows it."""
+    if tensor_product.takes(g, spec, config):
+        return tensor_product.kernel(g, spec, config)
     if group_product.takes(g, spec, config):
         return group_product.kernel(g, spec, config)
     return warp_product.kernel(g, spec, config)
