@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from workloads.ops.gemm import *
     from workloads.ops.gradients import *
     from workloads.ops.grouped_gemm import *
-    from workloads.ops.inference import *
     from workloads.ops.lookups import *
     from workloads.ops.moe import *
     from workloads.ops.movement import *

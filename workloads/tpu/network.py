@@ -24,7 +24,7 @@ from sim.tpu.program import (
     Program,
     Vector,
 )
-from workloads.ops import Inference
+from workloads.graphs.inference import Inference
 from workloads.ops.networks import FRACTION_BITS, Convolution, Dense, Elementwise, Layer, Network, Pool
 from workloads.registry import register
 from workloads.tpu.choose import Config, block_rows, estimate
@@ -46,6 +46,12 @@ def candidates(op: Inference, spec: TpuSpec, schedule: str) -> list[tuple[Config
     """The one schedule, with the sum of the layers' estimates."""
     if schedule not in ("auto", "layers"):
         raise InputError(f"schedule={schedule}: must be auto or layers; did you mean layers?")
+    if spec.floats:
+        raise InputError(
+            f"{op}: it computes with integers, {spec.name} with bf16; tpu-v1 runs it, schedule=steps its layers"
+        )
+    if op.dtype != "int8":
+        raise InputError(f"inference dtype={op.dtype}: the published applications have int8 weights; dtype=int8")
     if spec.array.dataflow == "is":
         raise InputError(f"{op}: activations are made on the chip and stream, so array.dataflow must be ws or os")
     total = 0
@@ -59,8 +65,6 @@ def candidates(op: Inference, spec: TpuSpec, schedule: str) -> list[tuple[Config
 @register("inference", "tpu", "layers")
 def build(op: Inference, spec: TpuSpec, config: Config) -> Program:
     """The program of one batch."""
-    if spec.floats:
-        raise InputError(f"{op}: it computes with integers, {spec.name} with bf16; tpu-v1 runs it")
     writer = _Writer(Emitter(spec, str(op)), op.network, op.examples)
     writer.batch()
     e, network, count = writer.e, op.network, len(op.network.inputs)

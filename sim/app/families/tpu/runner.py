@@ -27,7 +27,8 @@ from sim.tpu.machine import ACTIVE, Machine, Result
 from sim.tpu.program import Instruction, InterruptHost, Program
 from sim.tpu.verify import verify
 from workloads.estimates import error_percent
-from workloads.ops import Gemm, Inference, Matvec, Operator
+from workloads.graphs.inference import Inference
+from workloads.ops import Gemm, Matvec, Operator
 from workloads.ops.app_sets import ranges
 from workloads.tpu.choose import Config, build, candidates
 from workloads.tpu.gemm import matrices
