@@ -12,12 +12,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.errors import InputError
 from arch.gpu import GpuSpec
-from sim.app.cli import main
+from sim.app.cli import _parser, main
+from sim.app.cli.arguments import parse
 from sim.app.report.text import change_text
 from sim.app.run import simulate
 from sim.app.study import check as module
@@ -28,6 +30,8 @@ from sim.app.study.digest import Change, Digest, changes, shown
 from sim.app.study.history import history
 from sim.app.study.lockfile import Entry, Lock
 from sim.app.study.tolerance import Tolerance, tolerance_of
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TOML = """\
 # two machines, one shape
@@ -592,3 +596,12 @@ def test_a_lock_of_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
 )
 def test_a_change_is_a_share_or_times(old: float, new: float, text: str) -> None:
     assert change_text(old, new) == text
+
+
+def test_the_workflow_to_copy_runs_commands_that_there_are() -> None:
+    workflow = yaml.safe_load((ROOT / "docs" / "workflows" / "cycles.yml").read_text(encoding="utf-8"))
+    lines = [line for step in workflow["jobs"]["cycles"]["steps"] for line in step.get("run", "").splitlines()]
+    words = [re.split(r" >> | \|\| ", line)[0].split()[1:] for line in lines if line.startswith("tilewave ")]
+    assert len(words) == 4
+    for line in words:
+        assert parse(_parser(), line).command.__name__ == "_check"
