@@ -12,8 +12,19 @@ import pytest
 
 from arch.errors import InputError
 from sim import simulate
-from sim.app.families.choice import DEAREST, SMALL_EVENTS, contenders, decide
-from sim.app.families.family import LateError, runner_of
+from sim.app.families.choice import (
+    DEAR,
+    DEAREST_PERCENT,
+    PROBED,
+    RIVALS,
+    SMALL_COST,
+    WHOLE_PERCENT,
+    Kept,
+    contenders,
+    cost_of,
+    decide,
+)
+from sim.app.families.family import LateError, Paced, runner_of
 from sim.app.run import _plan, program_listing, request_of, run, run_recorded, trace
 
 
@@ -44,8 +55,22 @@ class FakePlan:
         if time_ps is None:
             raise InputError("does not fit")
         if limit_ps is not None and time_ps > limit_ps:
-            raise LateError(events * limit_ps // time_ps)
+            raise LateError({"events": events * limit_ps // time_ps})
         return SimpleNamespace(device_ps=time_ps, cycles=time_ps, counts={"events": events})
+
+
+@dataclass
+class FakePacedPlan(FakePlan):
+    """As `FakePlan`; candidates tell what they take at the pace of their first part. begun: those that were begun."""
+
+    paces: Sequence[int] = ()
+    begun: list[int] = field(default_factory=list)
+
+    def begin(self, number: int, progress: Any, share: float, dear: int) -> Any:
+        if self.times[number] is None or self.events[number] <= dear:
+            return self.run(number, None)
+        self.begun.append(number)
+        raise LateError({"events": round(self.events[number] * share)}, share, self.paces[number])
 
 
 def chosen(plan: FakePlan, tune: bool = False) -> int:
@@ -81,7 +106,7 @@ def test_what_could_win_within_the_error_that_shows_is_simulated(
 
 
 def test_what_the_shown_error_asks_for_costs_no_more_than_choosing_may() -> None:
-    plan = FakePlan([100, 130, 140, 150], [200, 180, 170, 160], [SMALL_EVENTS] * 4)
+    plan = FakePlan([100, 130, 140, 150], [200, 180, 170, 160], [SMALL_COST // 2 - FakePlan.ready_events] * 4)
     assert chosen(plan) == 1
     assert plan.ran == [0, 1]
     early = FakePlan([100, 130, 140], [200, 400, 150], [0] * 3)
@@ -109,9 +134,9 @@ def test_what_is_simpler_comes_where_its_estimate_belongs_and_the_rest_in_the_or
     assert contenders(plan) == [0, 3, 1, 2]  # type: ignore[arg-type]
     preferred = FakePlan([110, 100, 115, 112], [9, 8, 7, 6], [0] * 4, simpler=[3])
     assert contenders(preferred) == [0, 1, 3, 2]  # type: ignore[arg-type]
-    large = FakePlan([100, 110, 115, 100], [9, 8, 7, 6], [SMALL_EVENTS] * 4, simpler=[3])
-    assert chosen(large) == 1
-    assert large.ran == [0, 1]
+    large = again(DEAR_PLAN, estimates=[100, 110, 115, 100], simpler=[3])
+    decide(large)  # type: ignore[arg-type]
+    assert large.begun == [0, 1, 2]
 
 
 def test_all_are_simulated_to_tune() -> None:
@@ -129,22 +154,106 @@ def test_what_lacks_a_mechanism_must_be_faster_than_chance(simple: int, taken: i
     assert chosen(FakePlan([100, 101, 102], [1000, 1003, simple], [0] * 3)) == 2
 
 
-def test_choosing_costs_no_more_than_two_runs_of_what_is_chosen() -> None:
+def test_choosing_costs_no_more_than_a_small_problem_or_half_as_much_again() -> None:
     estimates, times = [100, 101, 102, 103, 104, 105], [9, 8, 7, 6, 5, 4]
-    assert chosen(FakePlan(estimates, times, [SMALL_EVENTS] * 6)) == DEAREST - 1
-    small = FakePlan(estimates, times, [SMALL_EVENTS // 6 - FakePlan.ready_events] * 6)
+    assert chosen(FakePlan(estimates, times, [SMALL_COST] * 6)) == 1
+    small = FakePlan(estimates, times, [SMALL_COST // 6 - FakePlan.ready_events] * 6)
     assert chosen(small) == 5
-    assert chosen(replace(small, event_cost=6)) == DEAREST - 1
-    unready = FakePlan(estimates, times, [0] * 6, ready_events=SMALL_EVENTS // 2)
-    assert chosen(unready) == DEAREST - 1
+    assert chosen(replace(small, event_cost=6)) == 1
+    unready = FakePlan(estimates, times, [0] * 6, ready_events=SMALL_COST // 2)
+    assert chosen(unready) == 1
+
+
+DEAR_PLAN = FakePacedPlan([100, 102, 104, 106], [90, 80, 70, 10], [4 * SMALL_COST] * 4, paces=[100, 90, 80, 1])
+
+
+def again(plan: FakePacedPlan, **changes: Any) -> FakePacedPlan:
+    return replace(plan, ran=[], begun=[], limits=[], **changes)
+
+
+def test_where_one_is_dear_the_one_that_is_fastest_by_pace_and_estimate_runs() -> None:
+    plan = again(DEAR_PLAN)
+    tried = decide(plan)  # type: ignore[arg-type]
+    assert tried.chosen == 2
+    assert plan.begun == [0, 1, 2]  # `RIVALS` beside the first
+    assert len(plan.begun) == 1 + RIVALS
+    assert plan.ran == [2]
+    assert tried.paces == {0: 100, 1: 90}
+    assert tried.cost <= DEAREST_PERCENT / 100 * (4 * SMALL_COST + plan.ready_events)
+
+
+def test_a_rival_must_look_faster_than_the_first_by_a_per_cent_with_its_estimate() -> None:
+    assert chosen(again(DEAR_PLAN, paces=[1000, 975, 975, 1])) == 0  # 975 x 102 is 0.5 % less
+    assert chosen(again(DEAR_PLAN, paces=[1000, 969, 1000, 1])) == 1
+
+
+def test_a_cheap_candidate_goes_to_its_end_and_so_do_its_rivals() -> None:
+    plan = again(DEAR_PLAN, events=[DEAR // 4] * 4)
+    assert chosen(plan) == 3
+    assert not plan.begun
+    assert plan.ran == [0, 1, 2, 3]
+
+
+def test_rivals_begin_only_as_far_as_the_whole_of_one_is_affordable_after_them() -> None:
+    dear = again(DEAR_PLAN, events=[2 * DEAR] * 4, ready_events=SMALL_COST // 6)
+    tried = decide(dear)  # type: ignore[arg-type]
+    assert dear.begun == [0, 1]
+    assert tried.cost == 2 * round(2 * DEAR * PROBED) + 2 * DEAR + 2 * dear.ready_events <= SMALL_COST
+
+
+def test_what_lacks_a_mechanism_or_has_another_ones_estimate_does_not_begin_where_that_is_dear() -> None:
+    plan = again(DEAR_PLAN, simpler=[1], estimates=[100, 100, 100, 106], ways=["a", "a", "a", "a"])
+    assert chosen(plan) == 3
+    assert plan.begun == [0, 3]
+
+
+def test_a_candidate_that_does_not_fit_is_no_rival() -> None:
+    plan = again(DEAR_PLAN, times=[None, 80, None, 10])
+    assert chosen(plan) == 3
+    assert plan.begun == [1, 3]
+
+
+def test_what_began_is_remembered() -> None:
+    """The same choice at any state of the store, for one simulation."""
+    asked = request_of("gemm m=2048 n=2048 k=2048 dtype=bf16", H100)
+    kept: dict[str, Kept] = {}
+    memory: Any = SimpleNamespace(get=kept.get, put=kept.__setitem__)
+    first = decide(_plan(asked), memory=memory)
+    assert first.paces
+    for name in [None, *kept]:
+        some = {key: value for key, value in kept.items() if key != name}
+        again = decide(_plan(asked), memory=SimpleNamespace(get=some.get, put=some.__setitem__))  # type: ignore[arg-type]
+        assert (again.chosen, again.paces, again.cost) == (first.chosen, first.paces, first.cost)
+
+
+@pytest.mark.parametrize(
+    ("work", "machine"),
+    [
+        ("gemm m=2048 n=2048 k=2048 dtype=bf16", "h100-sxm"),
+        ("gemm m=1500 n=2000 k=512 dtype=fp16", "a100-sxm4-80gb"),  # cut-off tiles
+        ("gemm m=2560 n=2560 k=4096 dtype=fp16 ta=T", "b200"),
+        ("softmax rows=6000 cols=4096 dtype=fp16", "h100-sxm"),
+    ],
+)
+def test_a_pace_tells_about_what_the_whole_takes(work: str, machine: str) -> None:
+    plan = _plan(request_of(work, machine))
+    assert isinstance(plan, Paced)
+    whole = plan.run(0, None)
+    with pytest.raises(LateError) as error:
+        plan.begin(0, None, PROBED, 0)
+    assert error.value.pace_ps == pytest.approx(whole.device_ps, rel=0.4)
+    assert error.value.counts["events"] < 0.45 * whole.counts["events"]
+    assert plan.begin(0, None, PROBED, 10**12).device_ps == whole.device_ps
 
 
 def test_of_candidates_that_estimates_do_not_tell_apart_one_is_simulated_where_that_is_dear() -> None:
-    plan = FakePlan([100, 100, 101, 101], [9, 8, 7, 6], [SMALL_EVENTS] * 4, ways=["a"] * 4)
+    plan = again(DEAR_PLAN, estimates=[100, 100, 101, 101], ways=["a"] * 4)
     assert chosen(plan) == 2
-    assert plan.ran == [0, 2]
-    assert chosen(replace(plan, ways=["a", "b", "a", "b"])) == 1
-    assert chosen(replace(plan, events=[0] * 4)) == 3
+    assert plan.begun == [0, 2]
+    other = again(plan, ways=["a", "b", "a", "b"])
+    decide(other)  # type: ignore[arg-type]
+    assert other.begun == [0, 1, 2]
+    assert chosen(again(plan, events=[0] * 4)) == 3
 
 
 @pytest.mark.parametrize(
@@ -163,51 +272,40 @@ def test_a_kernel_is_given_up_by_its_pace_only_where_it_takes_longer(work: str, 
     assert plan.run(0, None, limit_ps=whole.device_ps).device_ps == whole.device_ps
     with pytest.raises(LateError) as error:
         plan.run(0, None, limit_ps=whole.device_ps * 4 // 5)
-    assert error.value.events < 0.85 * whole.counts["events"]
+    assert error.value.counts["events"] < 0.85 * whole.counts["events"]
 
 
 def test_a_candidate_is_given_up_when_it_takes_longer_than_the_fastest() -> None:
-    plan = FakePlan([100] * 4, [9, 18, 6, 12], [SMALL_EVENTS // 5] * 4)
+    plan = FakePlan([100] * 4, [9, 18, 6, 12], [SMALL_COST // 5] * 4)
     tried = decide(plan)  # type: ignore[arg-type]
     assert plan.limits == [None, 9, 9, 6]
     assert tried.chosen == 2
     assert tried.late == {1: 9, 3: 6}
-    assert tried.events == 3 * (SMALL_EVENTS // 5) + 4 * plan.ready_events  # two whole runs and two halves
+    assert tried.cost == 3 * (SMALL_COST // 5) + 4 * plan.ready_events  # two whole runs and two halves
 
 
 def test_the_best_of_each_way_comes_before_the_second_of_one() -> None:
-    plan = FakePlan([100, 101, 102, 119, 130], [9, 8, 7, 6, 1], [SMALL_EVENTS] * 5, ways=["a", "a", "a", "b", "c"])
+    plan = FakePacedPlan(
+        [100, 101, 102, 119, 130], [9, 8, 7, 6, 1], [4 * SMALL_COST] * 5, ways=["a", "a", "a", "b", "c"],
+        paces=[9, 8, 7, 6, 1],
+    )  # fmt: skip
     assert chosen(plan) == 3
-    assert plan.ran == [0, 3]  # the one of way c is no contender
+    assert plan.begun == [0, 3, 1]  # the one of way c is no contender
     tuned = FakePlan([100, 101, 102], [9, 8, 7], [0] * 3, ways=["a", "a", "b"])
     chosen(tuned, tune=True)
     assert tuned.ran == [0, 1, 2]
-
-
-def test_what_cannot_be_much_faster_is_not_simulated_where_that_is_dear() -> None:
-    """Estimates of fp32 kernels lie 1 % above what these take, at most, and 2 % faster is not worth a simulation."""
-    near = FakePlan([1000, 1001, 1030], [1000, 975, 975], [SMALL_EVENTS] * 3, ways=["simt "] * 3)
-    assert chosen(near) == 0
-    assert near.ran == [0]
-    slow = FakePlan([1000, 1001, 1030], [1015, 1011, 1010], [SMALL_EVENTS] * 3, ways=["simt "] * 3)
-    assert chosen(slow) == 1
-    assert slow.ran == [0, 1]  # the third takes 1,020 at the least
-    small = FakePlan([1000, 1001, 1030], [1000, 999, 998], [0] * 3, ways=["simt "] * 3)
-    assert chosen(small) == 2
-    silent = FakePlan([1000, 1001, 1030], [1000, 999, 998], [SMALL_EVENTS] * 3, ways=["mma "] * 3)
-    assert chosen(silent) == 1
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_choosing_costs_no_more_than_it_may(seed: int) -> None:
     """With candidates that cost alike: twice what one does, or what a small problem costs."""
     rng = random.Random(seed)
-    count, events = rng.randint(2, 16), rng.randint(1_000, 3 * SMALL_EVENTS)
+    count, events = rng.randint(2, 16), rng.randint(1_000, 3 * SMALL_COST)
     estimates, ways = sorted(rng.randint(100, 125) for _ in range(count)), rng.choices("abc", k=count)
     times = [rng.randint(50, 150) for _ in range(count)]
     plan = FakePlan(estimates, times, [events] * count, ways=ways)
     tried = decide(plan)  # type: ignore[arg-type]
-    assert tried.events <= max(SMALL_EVENTS, DEAREST * (events + plan.ready_events))
+    assert tried.cost <= max(SMALL_COST, WHOLE_PERCENT / 100 * (events + plan.ready_events))
     assert times[tried.chosen] == min(times[number] for number in plan.ran)
     assert len(set(plan.ran)) == len(plan.ran)
 
@@ -225,7 +323,7 @@ def test_what_is_simpler_than_the_best_estimate_is_simulated_while_that_is_cheap
     plan = FakePlan([100, 110, 500, 600], [9, 8, 7, 1], [1000] * 4, simpler=[2])
     assert chosen(plan) == 2  # the last one is no contender
     assert plan.ran == [0, 1, 2]
-    large = FakePlan([100, 500], [9, 7], [SMALL_EVENTS] * 2, simpler=[1])
+    large = FakePlan([100, 500], [9, 7], [SMALL_COST] * 2, simpler=[1])
     assert chosen(large) == 0
 
 
@@ -287,14 +385,15 @@ def test_operators_of_a_graph_are_tuned_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("work", "machine", "most"),
     [
-        ("gemm m=1024 n=1024 k=1024 dtype=bf16", "h100-sxm", 5),
-        ("gemm m=2048 n=2048 k=2048 dtype=bf16", "h100-sxm", 2.6),
-        ("gemm m=1024 n=1024 k=1024 dtype=bf16", "a100-sxm4-80gb", 5),
-        ("softmax rows=4096 cols=4096 dtype=bf16", "h100-sxm", 2.2),
-        ("attention batch=1 heads=16 seq=2048 head_dim=128", "h100-sxm", 1.5),
+        ("gemm m=1024 n=1024 k=1024 dtype=bf16", "h100-sxm", 1),
+        ("gemm m=2560 n=2048 k=2048 dtype=bf16", "h100-sxm", 1.6),
+        ("gemm m=1024 n=1024 k=1024 dtype=bf16", "b200", 1),
+        ("softmax rows=4096 cols=4096 dtype=bf16", "h100-sxm", 1.7),
+        ("attention batch=1 heads=16 seq=2048 head_dim=128", "h100-sxm", 1),
     ],
 )
 def test_choosing_costs_little_beside_the_kernel(work: str, machine: str, most: float) -> None:
-    """Events are what a simulation costs, on any computer; small problems may cost a third of a second in all."""
-    tried = decide(_plan(request_of(work, machine, ())))
-    assert tried.events <= most * tried.best.counts["events"]
+    """Events and lines are what a simulation costs, on any computer; small problems may cost 0.3 s in all."""
+    plan = _plan(request_of(work, machine, ()))
+    tried = decide(plan)
+    assert tried.cost <= max(SMALL_COST, most * cost_of(plan, tried.best))

@@ -47,7 +47,7 @@ from arch.leaves import leaves  # noqa: E402
 from arch.load import load_arch  # noqa: E402
 from arch.spec import MachineSpec  # noqa: E402
 from arch.units import BYTES_PER_S, CYCLES  # noqa: E402
-from sim.app.families.choice import DEAREST, cost_of, decide  # noqa: E402
+from sim.app.families.choice import DEAREST_PERCENT, cost_of, decide  # noqa: E402
 from sim.app.families.family import (  # noqa: E402
     Plan,
     Ran,
@@ -66,7 +66,7 @@ MUCH_SLOWER = 0.05
 SHARE = 0.01
 """Share of the cases that may break the law, for reasons that hardware has, too."""
 
-SMALL_S = 0.2
+SMALL_S = 0.3
 """Seconds of one core that a choice may take in any case."""
 
 NEAR = 0.02
@@ -243,7 +243,7 @@ class Choice:
     @property
     def cheap(self) -> bool:
         """Whether choosing stays within what it may cost."""
-        return self.seconds <= max(SMALL_S, DEAREST * self.alone)
+        return self.seconds <= max(SMALL_S, DEAREST_PERCENT / 100 * self.alone)
 
 
 @dataclass
@@ -415,10 +415,10 @@ def choice(case: RandomCase) -> Choice | None:
         names[best],
         ratios,
         near / estimates[min(times)] - 1,
-        some.events / cost_of(plan, some.best),
+        some.cost / cost_of(plan, some.best),
         seconds,
         plan.seconds[chosen],  # type: ignore[attr-defined]
-        (len(some.runs) + len(some.late), len(times)),
+        (len(some.runs) + len(some.late) + len(some.paces), len(times)),
     )
 
 
@@ -530,7 +530,7 @@ def text_of(found: Found) -> str:
         lines.append(
             f"  {family} {operator}: {len(some)} cases, mean regret {regret:.1f} %, the best lies within "
             f"{100 * needed:.0f} % of the best estimate (19 of 20), choosing took {dear:.1f} times one simulation; "
-            f"{cheap} within {DEAREST} times or {SMALL_S} s"
+            f"{cheap} within {DEAREST_PERCENT / 100:g} times or {SMALL_S} s"
         )
     lines.append(f"{len(found.refused)} cases were refused by their machine")
     return "\n".join(lines)

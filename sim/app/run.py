@@ -330,8 +330,8 @@ def _belonging(machine: MachineSpec) -> list[str]:
 
 
 def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
-    """What was considered: what ran to its end, what was given up, then the rest, in the order of the estimate."""
-    simulated = [*tried.runs, *tried.late]
+    """What was considered: what ran to its end, was given up or left, then the rest, in the order of the estimate."""
+    simulated = [*tried.runs, *tried.late, *tried.paces]
     rest = [number for number in range(len(plan.candidates)) if number not in simulated]
     return [
         Candidate(
@@ -339,6 +339,7 @@ def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
             estimate_cycles=plan.candidates[number][1],
             simulated_cycles=tried.runs[number].cycles if number in tried.runs else None,
             given_up_ps=tried.late.get(number),
+            pace_ps=tried.paces.get(number),
             chosen=number == tried.chosen,
         )
         for number in [*simulated, *rest]

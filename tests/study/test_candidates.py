@@ -61,6 +61,6 @@ def test_a_store_that_cannot_be_used_is_no_error(tmp_path: Path) -> None:
     path.write_text("something else" * 100)
     known = Candidates(ASKED, path)
     assert known.get("mma") is None
-    known.put("mma", Kept(1, None, 2, 3))
-    assert known.get("mma") == Kept(1, None, 2, 3)
+    known.put("mma", Kept({"events": 1}, None, 2, 3))
+    assert known.get("mma") == Kept({"events": 1}, None, 2, 3)
     known.close()

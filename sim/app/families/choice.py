@@ -1,17 +1,18 @@
 """Which of an operator's candidates runs: the estimate first, then the simulation of those that it cannot tell apart.
 
 An estimate states its error (`workloads.estimates`): a candidate whose estimate is within it of the best one may be
-the fastest. `auto` simulates these until what all took is `DEAREST` times what the fastest takes alone, or as much as
-a small problem costs; within the latter, it also simulates what the best estimate has without one of its mechanisms,
-whatever the estimates say. What the estimate does not see is much the same for all that computes in one way, so the
-best of each way comes first, and then the better estimate. Once choosing costs more than a small problem, nothing is
-simulated that lacks a mechanism, that has the estimate of another one of its way, or that cannot be faster by
-`MISSED_PERCENT`, where estimates of its way say how short it can be at the least.
+the fastest. What a small problem costs (`SMALL_COST`) is spent on simulating these to their ends, and what the best
+estimate has without one of its mechanisms, whatever the estimates say. What the estimate does not see is much the same
+for all that computes in one way, so the best of each way comes first, and then the better estimate.
+Where one simulation alone is dear, candidates begin, and are left when a twelfth of their work is done (`PROBED`): what
+they take at that pace and what their estimates say are wrong for different reasons, and the one for which the product
+of both is least runs to its end. So choosing stays within `DEAREST_PERCENT` of what the chosen one costs. Where
+runs do not tell their pace, being short or on other machines than GPUs, two run to their ends.
 Where simulations show a larger error than the stated one, what could still be faster within the shown one follows, as
 long as choosing may cost it.
 Tuning simulates every candidate. A candidate is given up as soon as it has taken longer than the fastest so far, or
-must by its pace. What a simulation costs is counted in events of the engine and not in seconds, so that every machine
-chooses alike.
+must by its pace. What a simulation costs is counted in events of the engine and lines of memory, not in seconds, so
+that every machine chooses alike.
 """
 
 from __future__ import annotations
@@ -22,15 +23,28 @@ from itertools import accumulate
 from typing import Protocol
 
 from arch.errors import InputError
-from sim.app.families.family import LateError, Plan, Ran
+from sim.app.families.family import LateError, Paced, Plan, Ran
 from sim.app.families.request import Progress, part
 from sim.app.trace.window import TooMuchError
-from workloads.estimates import excess_percent
 
-DEAREST = 2
-"""What choosing may cost: so many times the simulation of what is chosen."""
-SMALL_EVENTS = 600_000
-"""Events that choosing may take in any case: 0.2 s on one core, which does some three million a second."""
+DEAREST_PERCENT = 160
+"""What choosing may cost in all, of the simulation of what is chosen."""
+WHOLE_PERCENT = 200
+"""The same where candidates do not tell their pace."""
+SMALL_COST = 1_300_000
+"""What choosing may cost in any case, in events of the engine: a quarter of a second on one core."""
+LINES_AN_EVENT = 2
+"""Lines of memory that take as long as an event. Of 190 simulations on ten GPUs an event took 0.17 us, a line 0.06 to
+0.1."""
+PROBED = 0.08
+"""Share of its work after which a candidate is left. Of 60 random runs on 13 GPUs twice as much told no better."""
+DEAR = SMALL_COST // 4
+"""What a simulation costs that is left so; a cheaper one goes to its end, and so do its rivals."""
+RIVALS = 2
+"""Candidates that begin beside the first one: of those 60 runs a third and a fourth were chosen wrongly as often as
+they were the best."""
+LEAD_PERCENT = 1
+"""By how much a rival must look faster than the first one, as far as its start can tell."""
 ALIKE_PERMILLE = 5
 """Within which two simulated times say nothing about which kernel is faster."""
 MISSED_PERCENT = 2
@@ -39,13 +53,15 @@ MISSED_PERCENT = 2
 
 @dataclass(frozen=True)
 class Kept:
-    """What the simulation of a candidate gave, as it is remembered. cycles, device_ps: None of one that was given up.
-    limit_ps: that it was given. events: of the engine."""
+    """What the simulation of a candidate gave, as it is remembered. cycles, device_ps: None of one that was left or
+    given up. limit_ps: that it was given. counts: of the engine. share, pace_ps: as those of `Late`."""
 
-    events: int
+    counts: Mapping[str, int]
     limit_ps: int | None = None
     cycles: int | None = None
     device_ps: int | None = None
+    share: float = 0.0
+    pace_ps: int = 0
 
 
 class Memory(Protocol):
@@ -64,36 +80,30 @@ class Timed:
 
     cycles: int
     device_ps: int
-    events: int
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """As `Ran.counts`."""
-        return {"events": self.events}
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Late:
-    """A candidate that was given up. events: of the engine until then."""
+    """A candidate that was given up, or left when a share of it was done. counts: of the engine until then. pace_ps:
+    what one that was left takes in whole at its pace."""
 
-    events: int
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """As `Ran.counts`."""
-        return {"events": self.events}
+    counts: Mapping[str, int]
+    share: float = 0.0
+    pace_ps: int = 0
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of candidates, by their number: those that have run, those that were refused, with the reason, and
-    those that were given up, with the time in picoseconds than which they take longer. events: what all cost. simpler:
-    numbers of those that lack a mechanism of the best one."""
+    """What became of candidates, by their number: those that have run, those that were refused, with the reason, those
+    that were given up, with the time in picoseconds than which they take longer, and those that were left, with what
+    they take at their pace. cost: of all. simpler: numbers of those that lack a mechanism of the best one."""
 
     runs: Mapping[int, Ran | Timed]
     refused: Mapping[int, InputError] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
-    events: int = 0
+    paces: Mapping[int, int] = field(default_factory=dict)
+    cost: int = 0
     simpler: Collection[int] = ()
 
     @property
@@ -140,12 +150,16 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     again, but for what is chosen; it counts as if it were, so that the choice is the same with and without it.
     """
     wanted = contenders(plan, tune)
-    search = _Search(plan, memory if len(wanted) > 1 else None, progress, _expected(plan, wanted, tune))
-    for number in _order(plan, wanted, tune):
+    count = len(wanted) if tune else min(len(wanted), 2)
+    search = _Search(plan, memory if len(wanted) > 1 else None, progress, count)
+    order = list(_order(plan, wanted, tune))
+    if len(wanted) > 1 and not tune and isinstance(plan, Paced):
+        search.begin(order, wanted)
+    for number in search.by_pace(order):
         if search.runs and not tune:
             if not search.affords(number, wanted):
                 break
-            if search.events > SMALL_EVENTS and not search.may_be_faster(number):
+            if search.dear and not search.distinct(number):
                 continue
         search.simulate(number)
     search.memory = memory
@@ -154,19 +168,11 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     runs = search.runs
     if not runs:
         raise next(iter(search.refused.values()))
-    tried = Tried(runs, search.refused, search.late, search.events, plan.simpler)
+    paces = {number: pace_ps for number, pace_ps in search.paces.items() if number not in {*runs, *search.late}}
+    tried = Tried(runs, search.refused, search.late, paces, search.cost, plan.simpler)
     if isinstance(runs[tried.chosen], Timed):
         runs[tried.chosen] = plan.run(tried.chosen, progress)
     return tried
-
-
-def _expected(plan: Plan, wanted: Sequence[int], tune: bool) -> int:
-    """How many candidates will run, about."""
-    if tune:
-        return len(wanted)
-    best = plan.candidates[wanted[0]][1] if plan.candidates else 0
-    rivals = [number for number in wanted[1:] if _may_be_faster(plan, number, best)]
-    return min(1 + len(rivals), DEAREST)
 
 
 def settled(plan: Plan, ran: Ran) -> bool:
@@ -177,8 +183,9 @@ def settled(plan: Plan, ran: Ran) -> bool:
 
 @dataclass
 class _Search:
-    """The candidates of a plan while they are simulated one by one. count: how many will run, about. costs: in events,
-    by number."""
+    """The candidates of a plan while they are simulated one by one. count: how many will run, about. costs: by number,
+    in events. paces, wholes: of those that were left, in picoseconds, and what the whole of one costs, once it began.
+    """
 
     plan: Plan
     memory: Memory | None
@@ -188,50 +195,99 @@ class _Search:
     refused: dict[int, InputError] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
     costs: dict[int, int] = field(default_factory=dict)
+    paces: dict[int, int] = field(default_factory=dict)
+    wholes: dict[int, int] = field(default_factory=dict)
 
     @property
-    def events(self) -> int:
+    def cost(self) -> int:
         """What all simulations cost."""
         return sum(self.costs.values())
+
+    @property
+    def dear(self) -> bool:
+        """Whether choosing costs more than a small problem, or will."""
+        return bool(self.paces) or self.cost > SMALL_COST
 
     @property
     def fastest(self) -> int:
         """Number of the fastest so far."""
         return min(self.runs, key=lambda number: self.runs[number].device_ps)
 
+    def begin(self, order: Sequence[int], wanted: Collection[int]) -> None:
+        """Begins the first candidate that fits the machine, if it has rivals; where all of it is dear, these, too, as
+        far as the whole of one is affordable after them."""
+        first, *others = order
+        rivals = [number for number in others if number in wanted and self.distinct(number)]
+        if rivals and not all(_alike(self.plan, number, first) for number in rivals):
+            self._try(first, part(self.progress, 0, 1), DEAR)
+        for number in rivals:
+            one, whole = max(self.costs.values(), default=0), min(self.wholes.values(), default=0)
+            most = max(SMALL_COST, whole * DEAREST_PERCENT // 100)
+            if self.runs or len(self.paces) > RIVALS or self.cost + one + whole > most:
+                break
+            if self.distinct(number):
+                self._try(number, None, 0 if self.paces else DEAR)
+
+    def by_pace(self, order: Sequence[int]) -> list[int]:
+        """Candidates that are left to simulate, those that have begun first: the likeliest to be the fastest."""
+        first = next(iter(self.paces), None)
+        estimates = [cycles for _, cycles in self.plan.candidates]
+
+        def likely(number: int) -> int:
+            behind = 0 if number == first else LEAD_PERCENT
+            return self.paces[number] * estimates[number] * (100 + behind)
+
+        begun = sorted(self.paces, key=likely)
+        rest = (number for number in order if number not in {*begun, *self.runs, *self.refused})
+        return [*begun, *rest]
+
     def simulate(self, number: int) -> None:
         """Simulates a candidate until it takes longer than the fastest; one that does not fit is refused."""
+        self._try(number, self._shown(), None)
+
+    def _shown(self) -> Progress | None:
+        """The progress of the whole of a candidate: where others have begun, that of the first one."""
+        progress, done = self.progress, len(self.runs) + len(self.late)
+        if not self.paces:
+            return part(progress, min(done, self.count - 1), self.count)
+        if done or progress is None:
+            return None
+        return lambda share: progress(PROBED + (1 - PROBED) * share)
+
+    def _try(self, number: int, progress: Progress | None, dear: int | None) -> None:
+        """A candidate in whole, or its beginning where it costs more than `dear`."""
         limit_ps = self.runs[self.fastest].device_ps if self.runs else None
-        share = part(self.progress, min(len(self.costs), self.count - 1), self.count)
         try:
-            ran = _simulated(self.plan, number, share, limit_ps, self.memory)
+            ran = _simulated(self.plan, number, progress, limit_ps, self.memory, dear)
         except TooMuchError:
             raise
         except InputError as error:
             self.refused[number] = error
             return
-        self.costs[number] = cost_of(self.plan, ran)
-        if isinstance(ran, Late):
-            self.late[number] = limit_ps or 0
-        else:
+        cost = counted_cost(ran.counts, self.plan.event_cost)  # what has begun is ready
+        self.costs[number] = self.costs.get(number, self.plan.ready_events) + cost
+        if not isinstance(ran, Late):
             self.runs[number] = ran
+        elif ran.pace_ps:
+            self.paces[number] = ran.pace_ps
+            self.wholes[number] = round(counted_cost(ran.counts, self.plan.event_cost) / ran.share)
+        else:
+            self.late[number] = limit_ps or 0
 
     def affords(self, number: int, wanted: Collection[int]) -> bool:
         """Whether one more candidate, as dear as the dearest so far, stays within what choosing may cost."""
-        most = SMALL_EVENTS
+        most = SMALL_COST
         if number in wanted:
-            most = max(most, DEAREST * self.costs[self.fastest])
+            percent = DEAREST_PERCENT if self.paces else WHOLE_PERCENT
+            most = max(most, self.costs[self.fastest] * percent // 100)
         elif number not in self.plan.simpler:
             return False
-        return self.events + max(self.costs.values()) <= most
+        return self.cost + max(self.costs.values()) <= most
 
-    def may_be_faster(self, number: int) -> bool:
-        """Whether a candidate may beat the fastest so far: it lacks no mechanism, no other one of its way with the same
-        estimate has run, and estimates of its way do not exclude it."""
+    def distinct(self, number: int) -> bool:
+        """Whether a candidate lacks no mechanism, and no other one of its way with the same estimate has begun."""
         plan = self.plan
-        if number in plan.simpler or any(_alike(plan, number, other) for other in self.costs):
-            return False
-        return _may_be_faster(plan, number, min(ran.cycles for ran in self.runs.values()))
+        return number not in plan.simpler and not any(_alike(plan, number, one) for one in self.costs if one != number)
 
     def overlooked(self, wanted: Collection[int]) -> int | None:
         """The candidate beyond the stated error that is likeliest to beat the fastest by `MISSED_PERCENT` within the
@@ -240,7 +296,8 @@ class _Search:
         Within it, a candidate takes what its estimate says, or as little of it as the one that took least of its own.
         """
         estimates = [cycles for _, cycles in self.plan.candidates]
-        beyond = [n for n in range(len(estimates)) if n not in wanted and n not in self.costs and n not in self.refused]
+        known = {*wanted, *self.costs, *self.refused, *(self.plan.simpler if self.dear else ())}
+        beyond = [number for number in range(len(estimates)) if number not in known]
         if not beyond or not self.runs:
             return None
         number = min(beyond, key=lambda number: estimates[number])
@@ -251,30 +308,41 @@ class _Search:
 
 
 def _simulated(
-    plan: Plan, number: int, progress: Progress | None, limit_ps: int | None, memory: Memory | None
+    plan: Plan, number: int, progress: Progress | None, limit_ps: int | None, memory: Memory | None, dear: int | None
 ) -> Ran | Timed | Late:
-    """A candidate's simulation under a limit, or what is remembered of it: only what would be the same again."""
+    """A candidate's simulation under a limit, or what is remembered of it: only what would be the same again. dear: of
+    one that is left at its pace where it costs more; None of a whole one."""
     schedule = plan.candidates[number][0] if plan.candidates else ""
-    kept = memory.get(schedule) if memory else None
+    name = schedule if dear is None else f"{schedule}, left beyond {dear}"
+    kept = memory.get(name) if memory else None
     if kept is not None and kept.device_ps is not None and kept.cycles is not None:
         if limit_ps is None or kept.device_ps <= limit_ps or kept.limit_ps == limit_ps:
-            return Timed(kept.cycles, kept.device_ps, kept.events)
+            return Timed(kept.cycles, kept.device_ps, kept.counts)
     elif kept is not None and kept.limit_ps == limit_ps:
-        return Late(kept.events)
+        return Late(kept.counts, kept.share, kept.pace_ps)
     try:
-        ran = plan.run(number, progress, limit_ps=limit_ps)
+        if dear is None:
+            ran = plan.run(number, progress, limit_ps=limit_ps)
+        else:
+            assert isinstance(plan, Paced)
+            ran = plan.begin(number, progress, PROBED, dear)
     except LateError as error:
         if memory:
-            memory.put(schedule, Kept(error.events, limit_ps))
-        return Late(error.events)
+            memory.put(name, Kept(error.counts, limit_ps, None, None, error.share, error.pace_ps))
+        return Late(error.counts, error.share, error.pace_ps)
     if memory:
-        memory.put(schedule, Kept(ran.counts.get("events", 0), limit_ps, ran.cycles, ran.device_ps))
+        memory.put(name, Kept(dict(ran.counts), limit_ps, ran.cycles, ran.device_ps))
     return ran
 
 
 def cost_of(plan: Plan, ran: Ran | Timed | Late) -> int:
     """What simulating a candidate cost, in events of the compiled engine of GPUs."""
-    return ran.counts.get("events", 0) * plan.event_cost + plan.ready_events
+    return counted_cost(ran.counts, plan.event_cost) + plan.ready_events
+
+
+def counted_cost(counts: Mapping[str, int], event_cost: int = 1) -> int:
+    """What a simulation costs that has counted so much."""
+    return counts.get("events", 0) * event_cost + counts.get("memory_lines", 0) // LINES_AN_EVENT
 
 
 def _order(plan: Plan, wanted: list[int], tune: bool) -> Iterator[int]:
@@ -291,10 +359,3 @@ def _alike(plan: Plan, number: int, other: int) -> bool:
     """Whether estimates do not tell two candidates apart at all, such as a tile and its transpose."""
     same_way = plan.ways and plan.ways[number] == plan.ways[other]
     return bool(same_way) and plan.candidates[number][1] == plan.candidates[other][1]
-
-
-def _may_be_faster(plan: Plan, number: int, cycles: int) -> bool:
-    """Whether a candidate may take over `MISSED_PERCENT` less than so many cycles, by what estimates of its way say."""
-    excess = excess_percent(plan.ways[number]) if plan.ways else None
-    estimate = plan.candidates[number][1]
-    return excess is None or estimate * 100 / (100 + excess) * (100 + MISSED_PERCENT) < 100 * cycles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from arch.families import family
 from sim.app.families.request import Progress, Request
@@ -24,11 +24,13 @@ NO_REFERENCE = "Check: the program has no reference; the rules of its schedule a
 
 
 class LateError(Exception):
-    """A run was given up: it takes longer than the limit that it was given. events: of the engine until then."""
+    """A run was given up: it takes longer than the limit that it was given; or left, as was asked. counts: of the
+    engine until then. share, pace_ps: of its work when it was left, and what the whole takes at its pace; 0 if it was
+    given up."""
 
-    def __init__(self, events: int) -> None:
-        super().__init__(events)  # SimPy makes the exception anew of its arguments
-        self.events = events
+    def __init__(self, counts: Mapping[str, int], share: float = 0.0, pace_ps: int = 0) -> None:
+        super().__init__(counts, share, pace_ps)  # SimPy makes the exception anew of its arguments
+        self.counts, self.share, self.pace_ps = counts, share, pace_ps
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,15 @@ class Plan(Protocol):
     ) -> Ran:
         """Runs a candidate, and records what is wanted. InputError where it does not fit the machine; a run whose
         kernels take longer than `limit_ps` may end with LateError."""
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """A plan whose candidates tell how fast they are before they end."""
+
+    def begin(self, number: int, progress: Progress | None, share: float, dear: int) -> Ran:
+        """Runs a candidate. One that costs more than `dear` (`choice.counted_cost`) may be left when a share of its
+        work is done: LateError, with its pace."""
 
 
 class Unweighed:

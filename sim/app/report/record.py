@@ -203,13 +203,15 @@ class Candidate:
     """One kernel that `schedule=auto` considered.
 
     simulated_cycles: None of one that was not simulated to its end. given_up_ps: of one that takes longer than this,
-    as its simulation showed until then.
+    as its simulation showed until then. pace_ps: of one that was left after its first part: what it takes at the pace
+    of that.
     """
 
     schedule: str
     estimate_cycles: int
     simulated_cycles: int | None = None
     given_up_ps: int | None = None
+    pace_ps: int | None = None
     chosen: bool = False
 
 

@@ -347,6 +347,8 @@ def _candidates(report: Report) -> Section:
             simulated, off = f"{c.simulated_cycles:,}", f"{100 * c.estimate_cycles / c.simulated_cycles - 100:+.0f} %"
         elif c.given_up_ps:
             simulated = f"given up at {time_text(c.given_up_ps)}"
+        elif c.pace_ps:
+            simulated = f"begun, at a pace of {time_text(c.pace_ps)}"
         rows.append((c.schedule, f"{c.estimate_cycles:,}", simulated, off, "chosen" if c.chosen else ""))
     stated = f"estimate's error ({report.record.estimate_error_percent} % expected)"
     return Section("Candidates", tuple(rows), ("schedule", "estimated cycles", "simulated", stated, ""))

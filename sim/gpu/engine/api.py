@@ -457,6 +457,11 @@ class Launch:
         return int(self.state.counters[Counter.EVENTS])
 
     @property
+    def counts(self) -> dict[str, int]:
+        """What simulating it has taken so far: events, and lines of memory."""
+        return {"events": self.events, "memory_lines": int(self.state.counters[Counter.LINES])}
+
+    @property
     def share_done(self) -> float:
         """Share of the CTAs that have ended."""
         waiting = self._clusters_left() * self.kernel.cluster_size

@@ -99,6 +99,20 @@ def choose(op: Gemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return available(p, spec, found) or _none(p, spec, schedule)
 
 
+def extent(op: Gemm, spec: GpuSpec, config: Any) -> tuple[int, float]:
+    """What a configuration multiplies, where tiles are cut off at edges, too, and how many rounds of tiles it has; 0
+    where it has no tiles."""
+    whole = config.work(problem(op), spec, figures(spec))
+    values = whole.partial_bytes // DTYPE_BYTES["fp32"]
+    if not values:
+        return 0, 0.0
+    if whole.stream:
+        rounds = 1.0
+    else:
+        rounds = whole.tiles / min(whole.ctas, whole.resident) if whole.persistent else whole.ctas / whole.resident
+    return whole.tiles * values * whole.steps * config.tile_k, rounds
+
+
 def available(p: Problem, spec: GpuSpec, found: Iterable[tuple[int, Config]], most: int = RUNNERS_UP) -> Choice | None:
     """The first configurations, with their times, that machine and problem can take; None without any. InputError, the
     first one's, where they can take none."""

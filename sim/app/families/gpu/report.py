@@ -510,12 +510,12 @@ def _remedy_of_waits(report: Report) -> tuple[str, tuple[Claim, ...]]:
     """What moves a run that waits: a schedule that gives the chip more to do at once, unless others were tried."""
     if "link_write_bytes" in report.figures.counters and "warps" not in report.figures.stalls:
         return "Steps between the devices follow each other: more bytes at a time would use the links better.", ()
-    simulated = sum(c.simulated_cycles is not None or c.given_up_ps is not None for c in report.record.candidates)
-    if simulated > 1:
+    tried = [c for c in report.record.candidates if c.simulated_cycles or c.given_up_ps or c.pace_ps]
+    if len(tried) > 1:
         claim = _nearer(report.figures.speed_of_light())
         return (
-            f"None of the {simulated} schedules that were simulated is faster; a higher clock together with nearer and "
-            f"faster caches and memory ({', '.join(claim.figures)}) would move it, or more work in one launch.",
+            f"None of the {len(tried)} schedules that were simulated is faster; a higher clock together with nearer "
+            f"and faster caches and memory ({', '.join(claim.figures)}) would move it, or more work in one launch.",
             (claim,),
         )
     more = _more_at_a_time(report.figures)

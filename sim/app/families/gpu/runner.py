@@ -21,8 +21,8 @@ from sim.app.families.gpu.conditions import Conditions, conditions_of
 from sim.app.families.gpu.graph import Offers, PlannedGraph, graph_listing, plan_graph
 from sim.app.families.gpu.reads import took_part
 from sim.app.families.gpu.records import machine_figures
-from sim.app.families.gpu.sampled import sample_note
-from sim.app.families.gpu.steps import OVERWRITTEN, Done, Planned, StepsRun, Work, run_steps
+from sim.app.families.gpu.sampled import Leave, sample_note
+from sim.app.families.gpu.steps import OVERWRITTEN, Done, Limit, Planned, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
 from sim.app.report.record import CheckResult, LeftOut, OperatorTime, Streamed
 from sim.app.report.text import bytes_text, time_text
@@ -39,6 +39,7 @@ from sim.link.library import last_of
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
 from workloads.gpu.figures import figures
+from workloads.gpu.gemm.choose import extent
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
 from workloads.libraries import words
@@ -56,7 +57,7 @@ _COUNTS = ("events", "warp_instructions", "memory_lines")
 _PROGRAMS = Remembered[Program](16)
 """Programs of the last operators: the points of a sweep that holds its schedule share one."""
 
-_BUILD_EVENTS = 10_000
+_BUILD_EVENTS = 100_000
 """Events that take as long as writing and lowering a program."""
 
 
@@ -316,12 +317,23 @@ class OperatorPlan:
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
     ) -> Ran:
         """Runs a candidate; what is wanted is recorded in one of its kernels."""
+        return self._limited(number, progress, wanted, Limit(limit_ps))
+
+    def begin(self, number: int, progress: Progress | None, share: float, dear: int) -> Ran:
+        """Runs a candidate; one that costs more is left when a share of it is done, unless it is short work that is
+        repeated before it is timed."""
+        macs, rounds = self.op.macs, 0.0
+        if isinstance(self.op, Gemm):
+            macs, rounds = extent(self.op, self.spec, self.configurations[number][0])
+        return self._limited(number, progress, None, Limit(None, Leave(share, dear, macs, rounds)))
+
+    def _limited(self, number: int, progress: Progress | None, wanted: Wanted | None, limit: Limit) -> Ran:
         config, estimate_ps = self.configurations[number]
         program = program_of(self.op, self.spec, config)
         work = operator_work(self.op, program, estimate_ps)
         try:
             with foreseen(partial(self._foreseen, number)):
-                return self._run(work, program, progress, wanted, limit_ps)
+                return self._run(work, program, progress, wanted, limit)
         except DeadlockError as error:
             if isinstance(self.op, OwnProgram):
                 raise InputError(str(error)) from None
@@ -337,11 +349,9 @@ class OperatorPlan:
         least = f"{self.op} on {self.spec.name} takes at least {time_text(round(1e12 * least_s))} ({roof})"
         return f"{least}, {time_text(estimate_ps)} by estimate ({config})" if estimate_ps else least
 
-    def _run(
-        self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None, limit_ps: int | None
-    ) -> Ran:
+    def _run(self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None, limit: Limit) -> Ran:
         if wanted is None:
-            return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
+            return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit=limit))
         from sim.app.families.gpu.trace import KernelRecorder  # what is recorded alone needs it
 
         facts = _facts(self.request, program.schedule)
@@ -403,7 +413,7 @@ class GraphPlan(Unweighed):
         """Runs all steps; what is wanted is recorded inside kernels, the rest of the timeline is of the whole run."""
         work = self.planned.work
         if wanted is None:
-            return self._ran(run_steps(work, self.spec, self.conditions, progress, limit_ps=limit_ps))
+            return self._ran(run_steps(work, self.spec, self.conditions, progress, limit=Limit(limit_ps)))
         from sim.app.families.gpu.trace_graph import GraphRecorder
 
         kernels = [kernel for step in work.steps for kernel in step.kernels]

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
 
+from sim.app.families.choice import counted_cost
 from sim.engine.clock import ps_to_ticks
 from sim.gpu.engine.api import KernelResult, Launch
 from sim.gpu.language import Kernel
@@ -21,6 +24,21 @@ SETTLED = 1.02
 """By how much a pace may have risen over half a span."""
 STEADY = (0.1, 0.9)
 """Share of a sample's work between which its pace is taken."""
+
+
+MOST_LEFT = 0.4
+"""Share of its work after which a launch that is to be left goes on to its end."""
+
+
+class Leave(NamedTuple):
+    """When a launch is left, to be judged by its pace: at a share of its work, if simulating all of it costs more than
+    `dear`. macs: that it multiplies, those of cut-off tiles included; 0: its work are its CTAs. rounds: of tiles; 0:
+    those of its CTAs."""
+
+    share: float
+    dear: int
+    macs: int
+    rounds: float = 0.0
 
 
 def sample_note(kernel: Kernel) -> str:
@@ -61,6 +79,27 @@ class Pace:
         earlier, best = self._paces[-((len(self._seen) - self._from) // 2)], max(self._paces)
         settled = 0 < self._paces[-1] <= SETTLED * earlier
         return settled and share < 1 and time_ps + left / best > limit_ps
+
+    def left(self, leave: Leave) -> tuple[float, int]:
+        """Share of its work that is done, and picoseconds that the launch takes at its pace, once it is left. 0 before,
+        where all of it is cheap, and where much of it was done before anybody looked."""
+        kernel, macs = self.launch.kernel, leave.macs
+        done = [(at, multiplied / macs if macs else ended) for at, multiplied, ended in self._seen]
+        rounds = leave.rounds or kernel.ctas / (self.launch.device.spec.sm.count * self.launch.occupancy.ctas)
+        # Of CTAs on their way half is done, as they have begun one after the other.
+        begun = 0.0 if macs else min(1.0, 1 / rounds) / 2
+        share = done[-1][1] + begun
+        if done[-1][1] < leave.share or share > MOST_LEFT or kernel.stands_for > kernel.ctas:
+            return 0.0, 0
+        if counted_cost(self.launch.counts) <= leave.dear * share:
+            return 0.0, 0
+        first = leave.share / 4
+        begin_ps, end_ps = (_when(done, part, done[-1][0]) for part in (first, leave.share))
+        if not macs:
+            return share, round(end_ps / (leave.share + begun))
+        # As many rounds as it has, the last one whole; what came before the first quarter is not steady.
+        whole = ceil(rounds) / rounds if rounds > 1 else 1
+        return share, round(begin_ps + (whole - first) * (end_ps - begin_ps) / (leave.share - first))
 
     def whole(self, result: KernelResult) -> KernelResult:
         """What the whole launch takes and counts; the result itself where it is no sample."""

@@ -19,7 +19,7 @@ from sim.app.families.family import LateError
 from sim.app.families.gpu.conditions import Conditions
 from sim.app.families.gpu.records import collective_record, copy_record, kernel_record, memory_bytes, path_counters
 from sim.app.families.gpu.repeats import Settling
-from sim.app.families.gpu.sampled import Pace
+from sim.app.families.gpu.sampled import Leave, Pace
 from sim.app.families.request import Progress
 from sim.app.report.record import GpuLaunch, KernelRecord
 from sim.gpu.engine.api import Device, KernelResult, Launch
@@ -223,6 +223,13 @@ class StepsRun:
         return calls_ps(spec, [entry.call() for entry in self.done], scope, calling, replayed)
 
 
+class Limit(NamedTuple):
+    """How far steps go. ps: time of their kernels. leave: when the first one is left."""
+
+    ps: int | None = None
+    leave: Leave | None = None
+
+
 class Recorder(Protocol):
     """Who wants to know what happens inside kernels. number: of what goes onto the stream, in order. origin_ps: the
     kernel's launch, on the host's clock."""
@@ -243,10 +250,9 @@ def run_steps(
     conditions: Conditions,
     progress: Progress | None = None,
     recorder: Recorder | None = None,
-    limit_ps: int | None = None,
+    limit: Limit | None = None,
 ) -> StepsRun:
-    """Runs all steps once, timed, after what the conditions ask for. LateError if their kernels take longer than
-    `limit_ps`."""
+    """Runs all steps once, timed, after what the conditions ask for. LateError beyond the limit."""
     device = Device(
         spec, regulator=conditions.regulator(spec), exact=conditions.exact, cold_launch=conditions.cold_code,
         data=conditions.data,
@@ -255,7 +261,8 @@ def run_steps(
     # Long work meets the clock of a busy chip on its own, and leaves in the L2 what it touched last.
     warm, short = conditions.l2 == "warm", work.estimate_ps < SETTLED_PS
     # Replays follow each other: none finds an idle chip but the first, which benchmarks do not time.
-    if short and (conditions.clock == "sustained" or conditions.replayed):
+    settles = conditions.clock == "sustained" or conditions.replayed
+    if short and settles:
         runner.settle()
     elif short and warm:
         runner.launch()
@@ -266,9 +273,12 @@ def run_steps(
         runner.flush()
     if warm and conditions.replayed and conditions.replayed.layers > 1:
         runner.take_turns(conditions.replayed.layers)
-    done = runner.launch(progress, recorder, limit_ps)
-    device.drop()
-    return done
+    if limit and short and (settles or warm):
+        limit = Limit(limit.ps)  # most of the work is done
+    try:
+        return runner.launch(progress, recorder, limit)
+    finally:
+        device.drop()
 
 
 class _Runner:
@@ -403,11 +413,11 @@ class _Runner:
     # ---- the run
 
     def launch(
-        self, progress: Progress | None = None, recorder: Recorder | None = None, limit_ps: int | None = None
+        self, progress: Progress | None = None, recorder: Recorder | None = None, limit: Limit | None = None
     ) -> StepsRun:
         """All steps on one stream of the host model, which advances the device window by window; the L2 stays as it is
         from kernel to kernel."""
-        run = _StreamRun(self, progress, recorder, limit_ps)
+        run = _StreamRun(self, progress, recorder, limit or Limit())
         times = call_times(run.host, run.calls(), self.work.calling)
         if self.work.overlaps:
             _note_beside(run.done, times)
@@ -489,11 +499,9 @@ class _Issued:
 class _StreamRun:
     """One run of all steps on a stream."""
 
-    def __init__(
-        self, runner: _Runner, progress: Progress | None, recorder: Recorder | None, limit_ps: int | None
-    ) -> None:
+    def __init__(self, runner: _Runner, progress: Progress | None, recorder: Recorder | None, limit: Limit) -> None:
         self.work, self.device, self.conditions = runner.work, runner.device, runner.conditions
-        self.spec, self.progress, self.recorder, self.limit_ps = runner.spec, progress, recorder, limit_ps
+        self.spec, self.progress, self.recorder, self.limit = runner.spec, progress, recorder, limit
         self.host = Host(self.spec)
         self.device.beside = None
         self.running: Launch | None = None
@@ -607,12 +615,14 @@ class _StreamRun:
             self.device.window = recorder.window(number, origin_ps, clock_hz, step.estimate_ps)
         launch = self.device.build(kernel, step.addresses, origin_ps=origin_ps)
         self.running = launch
-        time_ps, pace = 0, Pace(launch)
+        time_ps, left, pace = 0, (0.0, 0), Pace(launch)
         left_ps, macs = self._left_ps(), step.op.macs if len(step.program.kernels) == 1 else 0
         for window, time_ps in enumerate(launch.windows(limit_ps=left_ps)):
             pace.note(time_ps)
             if left_ps is not None and pace.beyond(left_ps, macs):
                 launch.late = True
+            left = pace.left(self.limit.leave) if self.limit.leave else (0.0, 0)
+            if launch.late or left[1]:
                 break
             if recorder is not None:
                 recorder.advanced(origin_ps, launch)
@@ -621,8 +631,10 @@ class _StreamRun:
                     done = _share_done(entry, launch)
                     self.progress((before + done * max(step.op.flops, 1)) / self.total)
                 yield time_ps
-        if launch.late:
-            raise LateError(launch.events + sum(r.counters["events"] for done in self.done for r in done.records))
+        if launch.late or left[1]:
+            counts = self._counts(launch)
+            launch.drop()
+            raise LateError(counts, *left)
         self.running = None
         if entry.dependents:
             entry.overlaps.append(overlap := _overlap(launch))
@@ -657,9 +669,14 @@ class _StreamRun:
 
     def _left_ps(self) -> int | None:
         """How long the next kernel may take."""
-        if self.limit_ps is None:
+        if self.limit.ps is None:
             return None
-        return self.limit_ps - sum(record.time_ps for done in self.done for record in done.records)
+        return self.limit.ps - sum(record.time_ps for done in self.done for record in done.records)
+
+    def _counts(self, launch: Launch) -> dict[str, int]:
+        """What the engine has counted until now, in a launch that does not go on."""
+        records = [record.counters for done in self.done for record in done.records]
+        return {name: count + sum(one[name] for one in records) for name, count in launch.counts.items()}
 
 
 def _count(entry: Done, source: Done) -> int:
