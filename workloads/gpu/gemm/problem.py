@@ -143,6 +143,20 @@ class Problem:
         """Bytes of C that one thread can store at once."""
         return row_alignment(self.c)
 
+    def sides(self, swap: bool) -> tuple[Operand, Operand]:
+        """First and second operand of the tensor unit: A and B, the other way round where they change places."""
+        return (self.b, self.a) if swap else (self.a, self.b)
+
+    def results(
+        self, batch: IntLike, first: tuple[IntLike, int], second: tuple[IntLike, int], swap: bool, piece: IntLike | None
+    ) -> View:
+        """A box of C, with what is its begin and its length along the first and the second operand; where a second
+        kernel adds pieces of k, that of a piece."""
+        (row, high), (column, wide) = (second, first) if swap else (first, second)
+        if piece is not None:
+            return self.c[piece, batch, row:high, column:wide]  # type: ignore[misc]
+        return self.c[batch, row:high, column:wide]  # type: ignore[misc]
+
 
 def shared_sectors(p: Problem, dtype: str, columns: int) -> int:
     """Sectors of a result in a format that two stores share, each of them `columns` of a row: where rows, or pieces of

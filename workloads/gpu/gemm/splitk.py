@@ -51,6 +51,12 @@ def parts(p: Problem, pieces: int) -> GlobalTensor:
     return GlobalTensor("parts", shape, p.acc, (p.batch * p.m * p.n, p.m * p.n, p.n, 1), "scratch")
 
 
+def of_pieces(p: Problem, split: int, tile_k: int) -> Problem:
+    """The problem of the kernel that multiplies where a second one adds: it stores the sums of pieces. split: pieces of
+    k that are asked for, each of a step of `tile_k` at least."""
+    return replace(p, out=p.acc, c=parts(p, min(split, ceil_div(p.k, tile_k))))
+
+
 def groups(pieces: int) -> list[int]:
     """How many pieces of a result a thread asks for at once, one group after the other; what does not fill four comes
     one by itself, then the rest."""

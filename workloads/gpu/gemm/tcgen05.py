@@ -39,7 +39,6 @@ from workloads.gpu.gemm.estimate import MILLI, Figures, Work, round_shape, trans
 from workloads.gpu.gemm.mma import MmaConfig
 from workloads.gpu.gemm.plan import Plan
 from workloads.gpu.gemm.problem import (
-    Operand,
     Problem,
     ceil_div,
     shared_sectors,
@@ -157,7 +156,7 @@ class Tcgen05Config(GemmConfig):
             )
         if self.split < 1 or (self.split > 1 and self.clc):
             raise InputError(f"{where}: split must be at least 1, and 1 with clc")
-        for operand in operands(p, self):
+        for operand in p.sides(self.swap):
             if not operand.tma:
                 name, align = operand.tensor.name, operand.vector_bytes
                 raise InputError(
@@ -191,11 +190,6 @@ class Tcgen05Config(GemmConfig):
         return whole
 
 
-def operands(p: Problem, config: Tcgen05Config) -> tuple[Operand, Operand]:
-    """First and second operand of a product."""
-    return (p.b, p.a) if config.swap else (p.a, p.b)
-
-
 def step_k(dtype: str) -> int:
     """Elements of k in one stage."""
     return STEP_BYTES * 8 // tcgen05.bits_of(dtype)
@@ -217,10 +211,8 @@ def shape(p: Problem, config: Tcgen05Config) -> str:
 
 
 def stored_problem(p: Problem, config: Tcgen05Config) -> Problem:
-    """The problem as the kernel that multiplies sees it: it stores sums of pieces where a second one adds them."""
-    if config.split == 1:
-        return p
-    return replace(p, out=p.acc, c=splitk.parts(p, min(config.split, ceil_div(p.k, config.tile_k))))
+    """The problem as the kernel that multiplies sees it."""
+    return splitk.of_pieces(p, config.split, config.tile_k) if config.split > 1 else p
 
 
 def stage_bytes(p: Problem, config: Tcgen05Config) -> int:
@@ -300,7 +292,7 @@ def resident(spec: GpuSpec, config: Tcgen05Config) -> int:
 
 def plan(p: Problem, spec: GpuSpec, config: Tcgen05Config) -> Plan:
     """Tiles, and workers (CTAs or pairs)."""
-    x, y = operands(p, config)
+    x, y = p.sides(config.swap)
     tiles_m, tiles_n = ceil_div(x.rows, config.tile_m), ceil_div(y.rows, config.tile_n)
     tiles, steps = tiles_m * tiles_n * p.batch, ceil_div(p.k, config.tile_k)
     dealt = config.persistent and not config.clc
@@ -318,7 +310,7 @@ def code_bytes(config: Tcgen05Config) -> int:
 
 def work(p: Problem, spec: GpuSpec, f: Figures, c: Tcgen05Config) -> Work:
     """Counts for the estimate, per CTA."""
-    x, y = operands(p, c)
+    x, y = p.sides(c.swap)
     bits, out_width = tcgen05.bits_of(p.dtype), DTYPE_BYTES[p.out]
     steps = ceil_div(p.k, c.tile_k)
     tiles_m, tiles_n = ceil_div(x.rows, c.tile_m), ceil_div(y.rows, c.tile_n)

@@ -50,7 +50,6 @@ from workloads.gpu.gemm.tcgen05 import (
     epilogue_bytes,
     group_k,
     kind,
-    operands,
     plan,
     scale_blocks,
     scale_groups,
@@ -86,7 +85,7 @@ class _Builder:
     def __init__(self, p: Problem, spec: GpuSpec, config: Tcgen05Config) -> None:
         p = stored_problem(p, config)
         self.p, self.spec, self.config = p, spec, config
-        self.x, self.y = operands(p, config)
+        self.x, self.y = p.sides(config.swap)
         self.plan = plan(p, spec, config)
         c = config
         self.k = KernelBuilder(
@@ -401,11 +400,8 @@ class _Builder:
 
     def _box(self, unit: Unit, first: Expr, rows: int, column: Expr, columns: int) -> View:
         """`rows` by `columns` results of a tile in memory; where a second kernel adds the pieces, those of this one."""
-        c = self.config
-        (row, high), (col, wide) = ((column, columns), (first, rows)) if c.swap else ((first, rows), (column, columns))
-        if c.split > 1:
-            return self.p.c[self.worker % self.p.c.shape[0], unit.tile.batch, row:high, col:wide]  # type: ignore[misc]
-        return self.p.c[unit.tile.batch, row:high, col:wide]  # type: ignore[misc]
+        piece = self.worker % self.p.c.shape[0] if self.config.split > 1 else None
+        return self.p.results(unit.tile.batch, (first, rows), (column, columns), self.config.swap, piece)
 
     def _finished(self, r: RoleBuilder, unit: Unit, sums: RegisterTile, at: int, row: Expr, column: Expr) -> View:
         """A subtile's sums with scales and epilogue, whose first row and column are given."""

@@ -226,7 +226,7 @@ class WgmmaConfig(GemmConfig):
             raise InputError(f"{where}: beta=1 is not available; nearest: mma")
         epilogue.check(p, spec, where)
         without_groups(p, where)
-        x, y = operands(p, self)
+        x, y = p.sides(self.swap)
         width = DTYPE_BYTES[p.dtype]
         step = INSTRUCTION_K_BYTES // width
         if self.columns and (self.pingpong or not self.specialized or self.tile_n % 16):
@@ -327,14 +327,9 @@ class WgmmaConfig(GemmConfig):
         return {"stages": max(1, max_stages(p, cls(**{**whole, "stages": 1}), spec))} | whole
 
 
-def operands(p: Problem, config: WgmmaConfig) -> tuple[Operand, Operand]:
-    """First and second operand of wgmma."""
-    return (p.b, p.a) if config.swap else (p.a, p.b)
-
-
 def through_registers(p: Problem, config: WgmmaConfig) -> bool:
     """Whether the first operand must go through registers because k is not contiguous."""
-    return DTYPE_BYTES[p.dtype] != 2 and not operands(p, config)[0].k_major
+    return DTYPE_BYTES[p.dtype] != 2 and not p.sides(config.swap)[0].k_major
 
 
 def shared_bytes(p: Problem, config: WgmmaConfig) -> int:
@@ -405,10 +400,8 @@ def _epilogue_stages(config: WgmmaConfig) -> int:
 
 
 def _stored(p: Problem, config: WgmmaConfig) -> Problem:
-    """The problem as the kernel that multiplies sees it: it stores sums of pieces where a second one adds them."""
-    if not config.reduce:
-        return p
-    return replace(p, out=p.acc, c=splitk.parts(p, min(config.split, ceil_div(p.k, config.tile_k))))
+    """The problem as the kernel that multiplies sees it."""
+    return splitk.of_pieces(p, config.split, config.tile_k) if config.reduce else p
 
 
 def _beside_stages(p: Problem, config: WgmmaConfig) -> int:
@@ -446,7 +439,7 @@ def clusters_resident(spec: GpuSpec, size: int) -> int:
 
 def plan(p: Problem, spec: GpuSpec, config: WgmmaConfig) -> Plan:
     """Tiles (of a cluster) and workers (clusters)."""
-    x, y = operands(p, config)
+    x, y = p.sides(config.swap)
     tiles_m = ceil_div(x.rows, config.tile_m * config.cluster_m)
     tiles_n = ceil_div(y.rows, config.tile_n * config.cluster_n)
     tiles, steps = tiles_m * tiles_n * p.batch, ceil_div(p.k, config.tile_k)
@@ -522,7 +515,7 @@ class _Builder:
     def __init__(self, p: Problem, spec: GpuSpec, config: WgmmaConfig) -> None:
         p = _stored(p, config)
         self.p, self.spec, self.config = p, spec, config
-        self.x, self.y = operands(p, config)
+        self.x, self.y = p.sides(config.swap)
         self.plan = plan(p, spec, config)
         self.single = self.plan.tiles_m * self.plan.tiles_n * p.batch <= self.plan.workers
         self.rs = through_registers(p, config)
@@ -1057,11 +1050,8 @@ class _Builder:
 
     def _box(self, unit: Unit, first: Expr, rows: int, column: Expr, columns: int) -> View:
         """`rows` by `columns` results of a tile in memory; where a second kernel adds the pieces, those of this one."""
-        c = self.config
-        (row, high), (col, wide) = ((column, columns), (first, rows)) if c.swap else ((first, rows), (column, columns))
-        if c.reduce:
-            return self.p.c[self.worker % self.p.c.shape[0], unit.tile.batch, row:high, col:wide]  # type: ignore[misc]
-        return self.p.c[unit.tile.batch, row:high, col:wide]  # type: ignore[misc]
+        piece = self.worker % self.p.c.shape[0] if self.config.reduce else None
+        return self.p.results(unit.tile.batch, (first, rows), (column, columns), self.config.swap, piece)
 
     def _finished(
         self, r: RoleBuilder, unit: Unit, piece: Piece, tile: tuple[Expr, Expr], at: Expr, columns: int
@@ -1118,7 +1108,7 @@ class Rates:
 
 def work(p: Problem, f: Figures, c: WgmmaConfig, rates: Rates, per_sm: int = 1) -> Work:
     """Counts for the estimate, per CTA; per_sm: of `ctas_per_sm`."""
-    x, y = operands(p, c)
+    x, y = p.sides(c.swap)
     width, out_width = DTYPE_BYTES[p.dtype], DTYPE_BYTES[p.out]
     steps = ceil_div(p.k, c.tile_k)
     clusters_m, clusters_n = ceil_div(x.rows, c.tile_m * c.cluster_m), ceil_div(y.rows, c.tile_n * c.cluster_n)
@@ -1259,6 +1249,6 @@ def _shared_cycles(p: Problem, f: Figures, c: WgmmaConfig, operand_bytes: int) -
 
 def _round_shape(p: Problem, c: WgmmaConfig, ctas: int) -> tuple[int, int]:
     """Tiles along the first and second operand that one round of CTAs covers in grouped order."""
-    x, y = operands(p, c)
+    x, y = p.sides(c.swap)
     tiles_m, tiles_n = ceil_div(x.rows, c.tile_m), ceil_div(y.rows, c.tile_n)
     return round_shape(tiles_m, tiles_n, c.group, ctas)
