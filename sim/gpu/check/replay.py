@@ -7,7 +7,8 @@ log says so, and the replay checks that it may be.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,7 @@ from sim.gpu.check.accesses import Accesses, Agent, Touch, agent_of, use_registe
 from sim.gpu.check.barriers import Barriers
 from sim.gpu.check.contents import Array, blank, intersection, matrix, relative, rounded
 from sim.gpu.check.findings import Violations, What, cycles
-from sim.gpu.check.gates import Gate
+from sim.gpu.check.gates import Gate, MBarrierStage
 from sim.gpu.check.happens_before import AGENTS, OWN, Clock
 from sim.gpu.check.instances import Box, Instance, places
 from sim.gpu.check.rings import Rings, judge_ends
@@ -325,12 +326,7 @@ class Replay:
             self._put(step, own, values)
             return
 
-        remote = bool(srcs) and Space.CLUSTER in spec.srcs[0]
-        named = self._targets(step) if remote or Space.CLUSTER in spec.dst else [own]
-        if not named:
-            where = f"kernel {self.kernel.name}, {what.opcode} (op {what.number})"
-            raise InputError(f"{where}: mask {step.instance.mask:#x} names no CTA of its cluster")
-        source, targets = (named[0], [own]) if remote else (own, named)
+        source, targets = self._ends(step, own)
         signalled = [self._pair(cta)[0] if step.instance.op.pair else cta for cta in targets]
         barriers = [self.barriers.mbarrier(cta, step) for cta in signalled] if spec.lands else [None] * len(targets)
         if step.instance.op.pair and not spec.lands:
@@ -345,37 +341,22 @@ class Replay:
         if agent.component == OWN:
             for cta in {source, *targets}:
                 self.barriers.reach(warp, cta, warp.component(OWN), agent.epoch, what)
-
-        def take() -> None:
-            for i, (box, touch) in enumerate(zip(srcs, reads, strict=True)):
-                if values[i] is None:
-                    self.accesses.land_own_stores(touch)
-                    poison = touch.flight.poison if touch.flight else []
-                    values[i] = self._contents(warp, box, source, poison)
-                self.accesses.end(touch)
-
-        def put(cta: int, touch: Touch) -> None:
-            # A later read of the same warp may have asked for the result before (`take`): it is written once.
-            if not touch.landed:
-                touch.landed = True
-                self._put(step, cta, values)
-
-        def land() -> None:
-            for cta, touch in zip(targets, writes, strict=False):
-                put(cta, touch)
-                self.accesses.end(touch)
-            for i, (cta, barrier) in enumerate(zip(signalled, barriers, strict=True)):
-                if barrier is None:
-                    continue
-                accesses = [t.access for t in (*writes[i : i + 1], *(reads if i == 0 else ())) if t.access]
-                self.barriers.reach(warp, cta, barrier.component, barrier.completed + 1, what)
-                barrier.land(_size_bytes(writes[i].box), accesses)
-
+        moved = _Moved(self, step, source, values, reads, targets, writes, signalled, barriers)
         for cta, touch in zip(targets, writes, strict=False):
             if touch.flight is not None:
-                touch.flight.land = partial(put, cta, touch)
-        self._at(read, _COMPLETION, take)
-        self._at(done, _COMPLETION, land)
+                touch.flight.land = partial(moved.put, cta, touch)
+        self._at(read, _COMPLETION, moved.take)
+        self._at(done, _COMPLETION, moved.land)
+
+    def _ends(self, step: Step, own: int) -> tuple[int, list[int]]:
+        """The CTA in whose shared memory an op of CTA `own` reads, and those in which it writes. InputError where its
+        mask names none."""
+        remote = bool(step.instance.srcs) and Space.CLUSTER in step.spec.srcs[0]
+        named = self._targets(step) if remote or Space.CLUSTER in step.spec.dst else [own]
+        if not named:
+            where = f"kernel {self.kernel.name}, {step.what.opcode} (op {step.what.number})"
+            raise InputError(f"{where}: mask {step.instance.mask:#x} names no CTA of its cluster")
+        return (named[0], [own]) if remote else (own, named)
 
     def _pair(self, cta: int) -> tuple[int, int]:
         """The CTAs of the pair of a CTA, the first one first."""
@@ -503,6 +484,54 @@ AT_END: Mapping[Action, Effect] = {
     Action.READ_CANCELLED: Replay._read_cancelled,
     Action.ALLOCATE: Replay._allocated,
 }
+
+
+@dataclass
+class _Moved:
+    """What an op with operands in memory does once they are read, and once its results are there.
+
+    source: CTA in whose shared memory it reads. values: contents of its operands, None until they are read. reads,
+    writes: its accesses. targets: CTAs in which it writes. signalled: those whose mbarriers hear of it, in `barriers`.
+    """
+
+    replay: Replay
+    step: Step
+    source: int
+    values: list[Array | None]
+    reads: list[Touch]
+    targets: list[int]
+    writes: list[Touch]
+    signalled: list[int]
+    barriers: Sequence[MBarrierStage | None]
+
+    def take(self) -> None:
+        """Reads the operands."""
+        replay, warp = self.replay, self.step.warp
+        for i, (box, touch) in enumerate(zip(self.step.instance.srcs, self.reads, strict=True)):
+            if self.values[i] is None:
+                replay.accesses.land_own_stores(touch)
+                poison = touch.flight.poison if touch.flight else []
+                self.values[i] = replay._contents(warp, box, self.source, poison)
+            replay.accesses.end(touch)
+
+    def put(self, cta: int, touch: Touch) -> None:
+        """Writes the result. A later read of the same warp may have asked for it before: it is written once."""
+        if not touch.landed:
+            touch.landed = True
+            self.replay._put(self.step, cta, self.values)
+
+    def land(self) -> None:
+        """Writes all results, and tells the mbarriers."""
+        accesses, barriers = self.replay.accesses, self.replay.barriers
+        for cta, touch in zip(self.targets, self.writes, strict=False):
+            self.put(cta, touch)
+            accesses.end(touch)
+        for i, (cta, barrier) in enumerate(zip(self.signalled, self.barriers, strict=True)):
+            if barrier is None:
+                continue
+            heard = [t.access for t in (*self.writes[i : i + 1], *(self.reads if i == 0 else ())) if t.access]
+            barriers.reach(self.step.warp, cta, barrier.component, barrier.completed + 1, self.step.what)
+            barrier.land(_size_bytes(self.writes[i].box), heard)
 
 
 def _size_bytes(box: Box) -> int:
