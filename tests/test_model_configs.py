@@ -126,7 +126,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "whisper": {"d_model": 128, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
                 "decoder_attention_heads": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 320,
                 "num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 32},
-    "deepseek_v3": {"intermediate_size": 128, "moe_intermediate_size": 64, "hidden_size": 128, "num_hidden_layers": 2,
+    "deepseek_v3": {"intermediate_size": 128, "moe_intermediate_size": 128, "hidden_size": 128, "num_hidden_layers": 2,
                     "num_attention_heads": 2, "vocab_size": 320, "n_routed_experts": 4, "n_shared_experts": 1,
                     "num_experts_per_tok": 2, "first_k_dense_replace": 0, "q_lora_rank": 64, "kv_lora_rank": 512,
                     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
@@ -155,6 +155,7 @@ def small(tmp_path: Path, kind: str, **changes: Any) -> str:
         ("whisper", "seq=16 phase=decode page=16"),
         ("whisper", "seq=24 phase=encode batch=2"),
         ("deepseek_v3", "seq=40 phase=decode batch=2 page=16 prompts=1 chunk=24 past=8"),
+        ("deepseek_v3", "seq=40 phase=decode batch=4 page=16 dtype=fp8 scale=block"),
     ],
 )
 def test_numbers_of_other_types_are_those_of_numpy(tmp_path: Path, kind: str, keys: str) -> None:
@@ -186,8 +187,23 @@ def test_published_weights_of_8_bits_are_products_of_8_bits() -> None:
     op = Llama(model="deepseek-v3", phase="decode", layers=4).with_defaults("bf16")
     assert op.dtype == "fp8"
     formats = {step.label: step.op.dtype for step in op.graph(fused=True).steps}
-    assert formats["vllm:fused_moe"] == formats["aten::mm"] == "fp8"
+    assert formats["vllm:fused_moe"] == formats["vllm:w8a8_block_fp8_matmul"] == "fp8"
     assert formats["aten::rms_norm"] == formats["aten::bmm"] == "bf16"
+    assert formats["aten::mm"] == "bf16"  # the router
+
+
+def test_published_scales_by_block_are_those_of_products_and_experts() -> None:
+    def steps(**keys: Any) -> list[tuple[str, str]]:
+        op = Llama(model="deepseek-v3", phase="decode", layers=4, **keys).with_defaults("bf16")
+        return [(step.label, getattr(step.op, "scale", "")) for step in op.graph(fused=True).steps]
+
+    blocks = steps()
+    assert ("vllm:fused_moe", "block") in blocks
+    products = blocks.count(("vllm:w8a8_block_fp8_matmul", "block"))
+    assert blocks.count(("vllm:per_token_group_quant", "group")) == products + 1
+    assert ("vllm:fused_moe", "none") in steps(scale="tensor")
+    assert ("vllm:fused_moe", "none") in steps(dtype="bf16")
+    assert model_of("kimi-k2").weights == "fp8_block"
 
 
 @pytest.mark.parametrize(
@@ -200,6 +216,11 @@ def test_published_weights_of_8_bits_are_products_of_8_bits() -> None:
         ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank is missing"),
         ("deepseek_v3", {"index_topk": 2048}, "the key index_topk is not understood"),
         ("deepseek_v3", {"quantization_config": {"quant_method": "awq"}}, 'quant_method="awq"'),
+        (
+            "deepseek_v3",
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+            "weight_block_size=[64, 64]: only [128, 128]",
+        ),
         ("phi", {"qk_layernorm": True}, "qk_layernorm=true: only false"),
         ("gpt2", {"activation_function": "relu"}, 'only "gelu_new"'),
         ("bert", {"position_embedding_type": "relative_key"}, 'only "absolute"'),

@@ -13,6 +13,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.near import hint
 from workloads.graphs.model import Latent, Model
+from workloads.ops.gemm import SCALE_BLOCK
 
 _NO_TIME = frozenset(
     (
@@ -87,6 +88,11 @@ class Config:
         if method not in ("fp8", "mxfp4"):
             right = "only fp8 and mxfp4 are simulated; leave it out, and say dtype=fp8 for products of 8 bits"
             raise InputError(f"{self.where}: quantization_config: quant_method={json.dumps(method)}: {right}")
+        if method == "fp8" and (block := quantised.get("weight_block_size")) is not None:
+            if block != [SCALE_BLOCK, SCALE_BLOCK]:
+                right = f"only [{SCALE_BLOCK}, {SCALE_BLOCK}] is simulated"
+                raise InputError(f"{self.where}: quantization_config: weight_block_size={json.dumps(block)}: {right}")
+            return "fp8_block"
         return str(method)
 
 

@@ -16,15 +16,17 @@ from workloads.graphs.models import model_of
 from workloads.ops import packed
 from workloads.ops.attention import Attention
 from workloads.ops.base import choice, count, derived_extent, extent, number_format, operator, words
-from workloads.ops.gemm import Gemm
+from workloads.ops.gemm import SCALE_BLOCK, Gemm
 from workloads.ops.lengths import lengths, listed
 from workloads.ops.lookups import Gather, KvWrite
 from workloads.ops.moe import Moe
 from workloads.ops.pointwise import Pointwise
-from workloads.ops.rowwise import Argmax, LayerNorm, RmsNorm
+from workloads.ops.rowwise import Argmax, LayerNorm, Quantize, RmsNorm
 
 EXPERTS_DTYPES = ("published", "same", *packed.FORMS)
 EXPERTS_DTYPES_HELP = "of experts' weights; same: that of products; published: of the checkpoint, where it has few bits"
+SCALES = ("published", "tensor", "block")
+SCALES_HELP = "of products in fp8, by tensor or by block of 128; published: as the checkpoint has them"
 _SIZES = {
     "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "intermediate": "ffn",
     "experts": "experts", "topk": "topk",
@@ -52,7 +54,8 @@ class Llama(GraphOperator):
     With `ep=n` experts are shared out over `n` of the `tp` devices, and each of them over the others. With `adp=n`
     attention, dense layers, embedding and head are of `n` groups of the devices, each with sequences of its own, as
     servers run models whose keys are the same for all heads; around the experts the groups gather their tokens, and
-    scatter the sums. `experts_dtype` is the format in which experts' weights are stored.
+    scatter the sums. `experts_dtype` is the format in which experts' weights are stored. With `dtype=fp8`,
+    `scale=block` gives products of layers, and experts, scales by block of 128; what they take is quantised likewise.
 
     With `overlap=1` the sequences are two halves: sums over devices of one half run on a second stream, beside the
     kernels of the other half. Each half reads all weights.
@@ -95,6 +98,7 @@ class Llama(GraphOperator):
         metadata={"kind": "words", "help": "which experts tokens take, as distribution of moe: uniform, power_law_1.2"},
     )
     experts_dtype: str = choice("published", EXPERTS_DTYPES, help=EXPERTS_DTYPES_HELP)
+    scale: str = choice("published", SCALES, help=SCALES_HELP)
     dtype: str | None = number_format("of all tensors, of 8 bits those of products; default: the machine's, or bf16")
     others: str = choice("refuse", OTHERS, help="operators that the machine cannot run")
 
@@ -198,12 +202,18 @@ class Llama(GraphOperator):
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in: that of the published weights where they have 8 bits, else the machine's."""
-        return super().with_defaults("fp8" if self.sizes.weights == "fp8" else dtype)
+        return super().with_defaults("fp8" if self.sizes.weights.startswith("fp8") else dtype)
 
     @property
     def sharers(self) -> int:
         """Devices that share attention and dense layers of the same sequences."""
         return self.tp // self.adp
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether products in fp8 have scales by block."""
+        published = self.scale == "published" and self.sizes.weights == "fp8_block"
+        return self.dtype == "fp8" and (published or self.scale == "block")
 
     @property
     def stored(self) -> str:
@@ -704,17 +714,26 @@ class _Decoder:
         sizes, dtype, stored = self.sizes, self.dtype, self.op.stored
         tokens = normed.size // sizes.hidden
         logits = self._linear(normed, f"{layer}.router", sizes.experts, tokens, dtype=dtype)
+        blockwise = self.op.blockwise and stored == "same"
         narrow = self.op.chosen_dtype if DTYPE_BYTES[self.op.chosen_dtype] == 1 and stored == "same" else dtype
         op = Moe(
             tokens=tokens, hidden=sizes.hidden, inter=sizes.ffn, topk=sizes.topk, experts=sizes.experts,
             tp=self.op.tp // self.op.ep, ep=self.op.ep, router="1", dtype=narrow, out=dtype,
-            distribution=self.op.routing, weights=stored,
+            distribution=self.op.routing, weights=stored, scale="block" if blockwise else "none",
         )  # fmt: skip
         weights = (
             self._weight(f"{layer}.{operand.name}_weight", math.prod(operand.shape), operand.dtype)
             for operand in op.weight_operands
         )
+        if blockwise:
+            narrowed, scales = self._quantised(normed, sizes.hidden)
+            return self.g.call("vllm:fused_moe", op, narrowed, logits, *weights, scales)
         return self.g.product("vllm:fused_moe", op, normed, logits, *weights)
+
+    def _quantised(self, x: Value, cols: int) -> tuple[Value, ...]:
+        """Rows in fp8, with a scale for each block."""
+        op = Quantize(rows=x.size // cols, cols=cols, scale="group", dtype=x.dtype)
+        return self.g.calls("vllm:per_token_group_quant", op.with_defaults(x.dtype), x)
 
     # ---- operators
 
@@ -747,6 +766,11 @@ class _Decoder:
         weight = self._weight(f"{name}_weight", inputs * outputs, dtype)
         out = self.op.product_out if dtype == self.op.chosen_dtype else None
         op = Gemm(m=rows, n=outputs, k=inputs, tb="T", dtype=dtype, out=out)
+        if self.op.blockwise and dtype == "fp8" and not bias and not inputs % SCALE_BLOCK:
+            op = dataclasses.replace(op, scale="block").with_defaults(dtype)
+            scales = self._weight(f"{name}_scales_weight", math.prod(op.b_scales_shape), "fp32")
+            narrowed, own = self._quantised(x, inputs)
+            return self.g.call("vllm:w8a8_block_fp8_matmul", op, narrowed, weight, own, scales, into=into)
         if not bias:
             return self.g.product("aten::mm", op.with_defaults(dtype), x, weight, into=into)
         op = dataclasses.replace(op, epilogue="bias").with_defaults(dtype)

@@ -34,7 +34,7 @@ class Model(NamedTuple):
     of a picture, in the place of a vocabulary. pooled: whether the first token's vector goes through one more product.
     frames, mel, encoder_layers: of a decoder that also reads what an encoder of sound gave (`phase=encode`): frames
     that it gives, elements of a frame that it takes, its layers; 0 without one. weights: format of a published
-    checkpoint, nothing where it has 16 bits; `mxfp4` is that of experts alone.
+    checkpoint, nothing where it has 16 bits; `mxfp4` is that of experts alone, `fp8_block` has scales by block.
     """
 
     hidden: int

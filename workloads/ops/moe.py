@@ -24,8 +24,10 @@ from workloads.ops.base import (
     rounding,
 )
 from workloads.ops.dtypes import default_output, epsilon
+from workloads.ops.gemm import SCALE_BLOCK
 from workloads.ops.packed import Packed
 from workloads.ops.routing import Ids
+from workloads.ops.rowwise import Quantize
 
 
 @operator("moe", kind="contraction", example="tokens=64 hidden=1k inter=512 topk=2 experts=8")
@@ -40,6 +42,10 @@ class Moe(Operator):
 
     `weights=mxfp4` (or nvfp4, int4, int8) stores the experts' weights with fewer bits, as `gemm` stores B; rows and
     sums stay in `dtype`, fp16 or bf16.
+
+    `scale=block` gives fp8 weights an fp32 scale for each 128 x 128 elements, and tokens one for each 128, [groups,
+    tokens], as `quantize scale=group` has them. What is between the products is quantised likewise. The sum over each
+    128 elements is scaled and added in fp32, as `gemm scale=block` does.
     """
 
     tokens: int = extent(help="tokens")
@@ -58,6 +64,7 @@ class Moe(Operator):
     router: str = choice("0", ("0", "1"), help="1: top-k of the router's logits is part of it")
     weights: str = choice("same", ("same", *packed.FORMS), help="int8, int4, mxfp4, nvfp4: weights are stored so")
     group: int = extent(packed.GROUP, help="elements that share a scale of weights=int8 or int4")
+    scale: str = choice("none", ("none", "block"), help="block: fp8 tokens and weights have scales by block of 128")
     dtype: str | None = number_format("of x and the weights; default: the machine's")
     out: str | None = number_format("of y and the first product; default: the input's, fp8 to bf16")
 
@@ -76,6 +83,21 @@ class Moe(Operator):
             if self.dtype not in (None, "fp16", "bf16"):
                 raise InputError(f"{where}: {self.dtype} rows; nearest: dtype=bf16")
             Packed.of(self.weights, self.group, self.dtype or "bf16", where)
+        if self.scale == "block":
+            self._check_blocks()
+
+    def _check_blocks(self) -> None:
+        """InputError for what scales by block do not go with."""
+        if self.weights != "same" or self.dtype not in (None, "fp8"):
+            raise InputError(
+                f"moe scale=block: weights={self.weights} dtype={self.dtype}; nearest: weights=same dtype=fp8"
+            )
+        for key, value in (("hidden", self.hidden), ("inter / tp", self.local_inter)):
+            if value % SCALE_BLOCK:
+                nearest = max(1, round(value / SCALE_BLOCK)) * SCALE_BLOCK
+                raise InputError(
+                    f"moe scale=block: {key} = {value}: must be a multiple of {SCALE_BLOCK}, nearest: {nearest}"
+                )
 
     def with_defaults(self, dtype: str) -> Self:
         """With `dtype` filled in."""
@@ -108,6 +130,11 @@ class Moe(Operator):
         return None if self.weights == "same" else Packed.of(self.weights, self.group, self.chosen_dtype, "moe")
 
     @property
+    def blockwise(self) -> bool:
+        """Whether tokens and weights have scales by block."""
+        return self.scale == "block"
+
+    @property
     def ids(self) -> Ids:
         """Experts that each token chooses, (tokens, topk); this device has those below `local_experts`."""
         return routing.chosen(self.distribution, self.tokens, self.experts, self.topk, self.ep, self.seed)
@@ -120,7 +147,7 @@ class Moe(Operator):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """Tokens; logits, or choices and their weights; the experts' weights, and their scales."""
+        """Tokens; logits, or choices and their weights; the experts' weights and their scales; those of tokens."""
         dtype = self.chosen_dtype
         chosen = (
             (Operand("logits", (self.tokens, self.experts), self.out_dtype),)
@@ -134,6 +161,7 @@ class Moe(Operator):
             Operand("x", (self.tokens, self.hidden), dtype),
             *chosen,
             *self.weight_operands,
+            *((Operand("sx", (self.hidden // SCALE_BLOCK, self.tokens), "fp32"),) if self.blockwise else ()),
         )
 
     @property
@@ -141,7 +169,10 @@ class Moe(Operator):
         """Weights of both products; of fewer bits all experts' blocks of k one after the other, and scales."""
         sides = (("1", self.hidden, self.first_columns), ("2", self.local_inter, self.hidden))
         if (stored := self.packed) is None:
-            return tuple(Operand(f"w{i}", (self.local_experts, n, k), self.chosen_dtype) for i, k, n in sides)
+            whole = tuple(Operand(f"w{i}", (self.local_experts, n, k), self.chosen_dtype) for i, k, n in sides)
+            shapes = [(self.local_experts, n // SCALE_BLOCK, k // SCALE_BLOCK) for _, k, n in sides]
+            blocks_of = (Operand(f"s{i}", shape, "fp32") for i, shape in enumerate(shapes, 1))
+            return (*whole, *(blocks_of if self.blockwise else ()))
         found = []
         for i, k, n in sides:
             blocks, *block = stored.shape(k, n)
@@ -168,6 +199,8 @@ class Moe(Operator):
             elif operand.name == "weights":
                 drawn = rng.uniform(0.5, 1.0, operand.shape)
                 found.append(round_to(drawn / drawn.sum(axis=1, keepdims=True), "fp32"))
+            elif operand.name in ("s1", "s2", "sx"):
+                found.append(round_to(rng.uniform(0.5, 1.0, operand.shape), "fp32"))
             else:
                 found.append(random_array(rng, operand.shape, operand.dtype, data))
         if (stored := self.packed) is not None:
@@ -200,10 +233,13 @@ class Moe(Operator):
     def tolerance(self) -> float:
         """Roundings of both products, of the activation and of what is added up."""
         sums = self.hidden + self.local_inter + self.topk
-        return rounding(self.out_dtype, sums) + 8 * epsilon(self.chosen_dtype)
+        return rounding(self.out_dtype, sums) + (1 if self.blockwise else 8) * epsilon(self.chosen_dtype)
 
     def _matrices(self, *stored: Array) -> tuple[Array, Array]:
         """The experts' weights, (experts, columns, k), of what is stored."""
+        if self.blockwise:
+            spread = [s.repeat(SCALE_BLOCK, axis=1).repeat(SCALE_BLOCK, axis=2) for s in stored[2:]]
+            return stored[0] * spread[0], stored[1] * spread[1]
         if self.packed is None:
             return stored[0], stored[1]
         found = []
@@ -215,6 +251,8 @@ class Moe(Operator):
 
     def _mixed(self, *operands: Array, absolute: bool) -> Array:
         x, *chosen = (np.asarray(operand, dtype=np.float64) for operand in operands)
+        if self.blockwise:
+            x = x * chosen.pop().T.repeat(SCALE_BLOCK, axis=1)
         w1, w2 = self._matrices(*chosen[len(chosen) - len(self.weight_operands) :])
         weights = self.weights_of(chosen[0]) if self.router == "1" else chosen[1]
         y = np.zeros((self.tokens, self.hidden))
@@ -224,8 +262,18 @@ class Moe(Operator):
                 continue
             first = x[tokens] @ w1[expert].T
             inner, second = self.activated(first), w2[expert]
+            if self.blockwise:
+                inner = quantised(inner)
             if absolute:
                 inner = np.abs(first).reshape(len(tokens), -1, self.local_inter).prod(axis=1) + np.abs(inner)
                 second = np.abs(second)
             np.add.at(y, tokens, weights[tokens, slots, None] * (inner @ second.T))
         return y
+
+
+def quantised(values: Array) -> Array:
+    """Rows in fp8 with a scale for each block, as numbers again."""
+    rows, cols = values.shape
+    op = Quantize(rows=rows, cols=cols, scale="group", group=SCALE_BLOCK, dtype="fp32")
+    narrow, scale = op.references(values)
+    return np.asarray(narrow * scale.T.repeat(SCALE_BLOCK, axis=1))

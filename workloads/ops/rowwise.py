@@ -8,9 +8,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from arch.dtypes import round_to
+from arch.dtypes import FORMATS, round_to
+from arch.errors import InputError
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator, rounding
 
+LEAST_LARGEST = 1e-10
+"""Of the largest |x| that share a scale, so that none is 0 (vLLM, per_token_group_quant)."""
 EPSILON = 1e-5
 """Added to the variance (layer norm) or the mean square (RMS norm), PyTorch's default for layer norm."""
 
@@ -153,6 +156,83 @@ class Argmax(RowOperator):
     def tolerance(self) -> float:
         """Nothing is rounded."""
         return 0.0
+
+
+@operator("quantize", kind="normalisation", example="rows=4k cols=4k dtype=bf16")
+@dataclass(frozen=True)
+class Quantize(RowOperator):
+    """y = x / scale, rounded to a format of 8 bits.
+
+    `scale=token` gives each row a scale, the largest |x| in it over the largest number of the format, `scale=group`
+    each `group` elements of a row, and `scale=tensor` takes one that is given. Scales are fp32, [groups, rows].
+    """
+
+    scale: str = choice("token", ("token", "group", "tensor"), help="what shares a scale; tensor: one that is given")
+    group: int = extent(128, help="elements of a row that share a scale with scale=group")
+    out: str | None = number_format("of the result; default: fp8")
+
+    def __post_init__(self) -> None:
+        """Checks that rows fall into groups, and the result's format."""
+        super().__post_init__()
+        if self.scale == "group" and self.cols % self.group:
+            nearest = max(1, round(self.cols / self.group)) * self.group
+            raise InputError(f"quantize cols={self.cols}: must be a multiple of group={self.group}, nearest: {nearest}")
+        if self.out not in (None, "fp8", "fp8_e5m2", "int8"):
+            raise InputError(f"quantize out={self.out}: one of fp8, fp8_e5m2, int8")
+
+    def with_defaults(self, dtype: str) -> Self:
+        """With `dtype` and `out` filled in."""
+        return dataclasses.replace(self, dtype=self.dtype or dtype, out=self.out or "fp8")
+
+    @property
+    def out_dtype(self) -> str:
+        """Format of the result."""
+        return self.out or "fp8"
+
+    @property
+    def groups(self) -> int:
+        """Scales of a row."""
+        return self.cols // self.group if self.scale == "group" else 1
+
+    @property
+    def flops(self) -> int:
+        """A product an element, and a comparison where the scale is not given."""
+        return (1 if self.scale == "tensor" else 2) * self.rows * self.cols
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """x, and the tensor's scale."""
+        return (self.matrix("x"), *((Operand("scale", (1,), "fp32"),) if self.scale == "tensor" else ()))
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """y, and its scales where they are not given."""
+        scales = (Operand("scale", (self.groups, self.rows), "fp32"),) if self.scale != "tensor" else ()
+        return (self.result("y"), *scales)
+
+    def inputs(self, seed: int = 0, data: str = "normal") -> tuple[Array, ...]:
+        """As in the base; the scale of a tensor is a quarter."""
+        x, *scale = super().inputs(seed, data)
+        return (x, *(np.full_like(s, 0.25) for s in scale))
+
+    def references(self, *operands: Array) -> tuple[Array, ...]:
+        """y and the scales."""
+        x = np.asarray(operands[0], dtype=np.float64)
+        if self.scale == "tensor":
+            return (round_to(x / operands[1], self.out_dtype),)
+        parts = x.reshape(self.rows, self.groups, -1)
+        scale = self.scale_of(np.abs(parts).max(axis=2, keepdims=True))
+        y = round_to(parts / scale, self.out_dtype).reshape(self.shape)
+        return y, scale[:, :, 0].T
+
+    def scale_of(self, largest: Array) -> Array:
+        """The scale by which the largest |x| becomes the largest number of the format."""
+        return round_to(np.maximum(largest, LEAST_LARGEST) / FORMATS[self.out_dtype].largest, "fp32")
+
+    @property
+    def tolerance(self) -> float:
+        """A rounding of the scales; y is rounded from the same numbers."""
+        return rounding("fp32")
 
 
 @operator("layernorm", kind="normalisation", example="rows=4k cols=1k")

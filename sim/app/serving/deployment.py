@@ -15,7 +15,7 @@ from arch.spec import MachineSpec
 from sim.app.report.text import bytes_text
 from sim.app.shared_model import SharedModel
 from workloads.graphs import Graph
-from workloads.graphs.llama import EXPERTS_DTYPES, EXPERTS_DTYPES_HELP, Llama
+from workloads.graphs.llama import EXPERTS_DTYPES, EXPERTS_DTYPES_HELP, SCALES, SCALES_HELP, Llama
 from workloads.ops.base import choice, count, extent
 
 _MOST_DOUBLINGS = 7
@@ -52,6 +52,7 @@ class Deployment(SharedModel):
     host: int = count(0, help="microseconds between two steps in which the device waits for the host")
     memory: int = extent(90, help="percent of the device's memory for weights, cache and activations")
     experts_dtype: str = choice("published", EXPERTS_DTYPES, help=EXPERTS_DTYPES_HELP)
+    scale: str = choice("published", SCALES, help=SCALES_HELP)
 
     def __post_init__(self) -> None:
         """Checks each key, and that the keys go together."""
@@ -100,6 +101,7 @@ class Deployment(SharedModel):
             "routing": self._routing,
             "experts_dtype": self.experts_dtype,
             "adp": self.adp,
+            "scale": self.scale,
         }
         return super().step(**(whole | keys))
 

@@ -117,7 +117,8 @@ def latent(draw: Draw) -> tuple[str, str]:
 
 def rowwise(draw: Draw, op: str, kind: str) -> tuple[str, str]:
     copying = [A100, H100]  # by cp.async
-    machine = draw(st.sampled_from([H100] if kind == "cluster" else copying + [V100, T4] * (kind != "triton")))
+    own = [H100] if kind == "cluster" or op == "quantize" else copying + [V100, T4] * (kind != "triton")
+    machine = draw(st.sampled_from(own))
     dtype = draw(st.sampled_from(FLOATS))
     text = f"{op} rows={draw(st.integers(1, 60))} cols={draw(st.integers(1, 3000))} dtype={dtype}"
     return machine, text + draw(st.sampled_from([" axis=0", " axis=1", ""])) * (op == "sum")

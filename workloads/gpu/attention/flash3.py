@@ -161,8 +161,9 @@ def columns(p: AttentionProblem) -> int:
 
 def published_tile(p: AttentionProblem) -> tuple[int, int]:
     """Published tile of queries and keys."""
-    here = width(p), columns(p)
-    tile = next(row for row in libraries.rows(RELEASE, "tiles") if (row.bytes, row.head_dim) == here)
+    same = [row for row in libraries.rows(RELEASE, "tiles") if row.bytes == width(p)]
+    widest = max(same, key=lambda row: row.head_dim)
+    tile = next((row for row in same if row.head_dim == columns(p)), widest)
     return tile.queries, tile.keys_window if p.op.window > 0 else tile.keys_causal if p.masked else tile.keys
 
 

@@ -121,6 +121,11 @@ def _by_rules(m: int, experts: int) -> tuple[int, ...]:
     return (*tile, libraries.figure(VLLM, "group") if grouped else 1)
 
 
+def blockwise_config() -> MoeConfig:
+    """What vLLM takes for operands with scales by block that nobody has tuned."""
+    return MoeConfig(*libraries.rows(VLLM, "blockwise_tiles")[0])
+
+
 def marlin_config(op: Moe) -> MarlinMoeConfig:
     """Rows as vLLM's `fused_marlin_moe` takes them: the fewest of which an expert's choices fill below nine tenths."""
     choices, tiles = op.tokens * op.topk, libraries.rows(MARLIN, "expert_tiles")

@@ -28,6 +28,7 @@ from workloads.gpu.moe.config import (
     EarlierMoeConfig,
     MarlinMoeConfig,
     MoeConfig,
+    blockwise_config,
     default_config,
     earlier_config,
     marlin_config,
@@ -36,6 +37,7 @@ from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
 from workloads.ops import Moe
+from workloads.ops.gemm import SCALE_BLOCK
 from workloads.registry import register
 
 C = TypeVar("C", bound=MoeConfig)
@@ -62,6 +64,8 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
     match schedule:
         case "auto" | MarlinMoeConfig.schedule if packed:
             config = marlin_config(op)
+        case "auto" | MoeConfig.schedule if op.blockwise:
+            config = blockwise_config()
         case "auto" | MoeConfig.schedule:
             config = multiplied(spec, op.chosen_dtype, default_config(op, spec.name))
         case EarlierMoeConfig.schedule:
@@ -109,14 +113,18 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         for name, form in (("ids", "int32"), ("weights", "fp32"))
     )
     found = Sorted.of(b, ids, op.experts)
-    first, inner, second = (
-        _scratch(name, (b.count, b.size, columns), form)
-        for name, columns, form in (
-            ("first", op.first_columns, op.out_dtype),
-            ("inner", op.local_inter, dtype),
-            ("second", op.hidden, op.out_dtype),
-        )
+    between = (
+        ("first", op.first_columns, op.out_dtype),
+        ("active", op.local_inter, op.out_dtype if op.blockwise else dtype),
+        ("inner", op.local_inter, dtype),
+        ("inner_scales", op.local_inter // SCALE_BLOCK or 1, "fp32"),
+        ("second", op.hidden, op.out_dtype),
     )
+    first, active, inner, scales, second = (
+        _scratch(name, (b.count, b.size, columns), form) for name, columns, form in between
+    )
+    if op.blockwise:
+        inputs["sx"] = tokens.scales(op.hidden // SCALE_BLOCK)
     y = lanes.tensor(op.results[0], "output")
     kernels: list[Kernel] = []
     made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
@@ -129,22 +137,28 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         kernels += sorting.number_locally(b, spec, found)
     for part in parts(b, config, op.first_columns, op.hidden):
         up = GroupedProduct(
-            "up", b, found, x, inputs["w1"], first, part, tokens, packed=op.packed, scales=inputs.get("s1")
+            "up", b, found, x, inputs["w1"], first, part, tokens, None, op.packed, inputs.get("s1"), inputs.get("sx")
         )
         kernels.append(product(up, spec, config))
-    kernels += steps.activate(op, b, spec, first, inner)
+    kernels += steps.activate(op, b, spec, first, active)
+    if op.blockwise:
+        kernels.append(steps.quantise(b, spec, active, inner, scales))
+    else:
+        inner = active
     if len(b.taken) < b.count:
         kernels.append(steps.fill("clear", steps.by_rows(second), b.places, 0))
     for part in parts(b, config, op.hidden, op.local_inter):
         down = GroupedProduct(
-            "down", b, found, inner, inputs["w2"], second, part, None, weights, op.packed, inputs.get("s2")
-        )
+            "down", b, found, inner, inputs["w2"], second, part, None, weights, op.packed, inputs.get("s2"),
+            scales if op.blockwise else None,
+        )  # fmt: skip
         kernels.append(product(down, spec, config))
     kernels.append(steps.add_up(op, b, spec, second, weights, y))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
-    aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in (first, inner, second)))
-    tensors = (*given, *made, *found.tensors, first, inner, second, *aliases, y)
-    settings = {"config": config, "stored": {"x": tokens.stored}}
+    made += [first, *((active, inner, scales) if op.blockwise else (inner,)), second]
+    aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in made if len(tensor.shape) == 3))
+    tensors = (*given, *made, *found.tensors, *aliases, y)
+    settings = {"config": config, "stored": {"x": tokens.stored, "sx": lambda given: tokens.stored(given.T)}}
     return Program(str(op), tensors, tuple(kernels), str(config), settings)
 
 
@@ -154,6 +168,11 @@ def product(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> Kernel:
         return tensor_product.kernel(g, spec, config)
     if group_product.takes(g, spec, config):
         return group_product.kernel(g, spec, config)
+    if g.scales_a is not None:
+        raise InputError(
+            f"moe scale=block schedule={config}: needs wgmma in fp8 on {spec.name}; nearest: "
+            "block_m 64 and 4 warps on Hopper, elsewhere scale=none (of a model scale=tensor)"
+        )
     return warp_product.kernel(g, spec, config)
 
 

@@ -84,6 +84,12 @@ class Tokens:
         shape = (self.blocks.op.tokens + self.margin, b.group, hidden)
         return GlobalTensor("x", shape, dtype, (hidden, b.spacing * hidden, 1), "input")
 
+    def scales(self, groups: int) -> GlobalTensor:
+        """The same of the tokens' scales, of which those of one group lie together."""
+        b = self.blocks
+        shape = (b.op.tokens + self.margin, b.group, groups)
+        return GlobalTensor("sx", shape, "fp32", (1, b.spacing, b.op.tokens), "input")
+
     def stored(self, x: Array) -> Array:
         """x as the tensor shows it."""
         b = self.blocks
@@ -128,7 +134,8 @@ class GroupedProduct:
     """c = a w[expert]^T, a block of rows an expert.
 
     a: tokens, or a tensor that lies block by block. part: what is simulated of it. weights: of the rows, by which the
-    epilogue multiplies. packed, scales: how w is stored where it has fewer bits than a, and its tensor of scales.
+    epilogue multiplies. packed: how w is stored where it has fewer bits than a. scales: of w, where it has some;
+    scales_a: of a, where both have some by block.
     """
 
     name: str
@@ -142,6 +149,7 @@ class GroupedProduct:
     weights: GlobalTensor | None = None
     packed: Packed | None = None
     scales: GlobalTensor | None = None
+    scales_a: GlobalTensor | None = None
 
     @property
     def dtype(self) -> str:
@@ -205,18 +213,26 @@ class Tile:
 
     def rows_of_a(self, row: IntLike, rows: int, at: Expr, columns: int) -> View:
         """`rows` rows of the block from `row` on, of tokens at most a group's; the block is even."""
+        return self.rows_of(self.g.a, row, rows, at, columns)
+
+    def rows_of(self, tensor: GlobalTensor, row: IntLike, rows: int, at: Expr, columns: int) -> View:
+        """The same of a tensor that lies as the first operand does."""
         g, b = self.g, self.g.blocks
         if g.tokens is None:
-            return g.a[self.m, b.size - self.valid + row : rows, at:columns]  # type: ignore[misc]
+            return tensor[self.m, b.size - self.valid + row : rows, at:columns]  # type: ignore[misc]
         row = as_expr(row)
-        view = g.tokens.windows(g.a, self.m * (b.size // b.group) + row // b.group, at, columns)
+        view = g.tokens.windows(tensor, self.m * (b.size // b.group) + row // b.group, at, columns)
         first, inside, _ = view.offsets
-        return g.a[first:1, inside + row % b.group : rows, at:columns]  # type: ignore[misc]
+        return tensor[first:1, inside + row % b.group : rows, at:columns]  # type: ignore[misc]
 
     def token_of(self, row: Expr, at: Expr, columns: int) -> View:
         """One row of the block, a token."""
+        return self.token_in(self.g.a, row, at, columns)
+
+    def token_in(self, tensor: GlobalTensor, row: Expr, at: Expr, columns: int) -> View:
+        """The same of a tensor that lies as the tokens do."""
         assert self.g.tokens is not None
-        return self.g.tokens.row(self.g.a, self.m * self.g.blocks.size + row, at, columns)
+        return self.g.tokens.row(tensor, self.m * self.g.blocks.size + row, at, columns)
 
     def rows_of_w(self, row: IntLike, rows: int, at: Expr, columns: int) -> View:
         """Rows of the expert's weights, counted over all tiles."""

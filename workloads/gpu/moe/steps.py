@@ -23,7 +23,8 @@ from workloads.gpu.overhead import DEPENDENT_CYCLES
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Cost
 from workloads.gpu.pointwise.pointwise import SETUP, WIDE_VECTORS
-from workloads.ops import Moe
+from workloads.gpu.rows import quantize
+from workloads.ops import Moe, Quantize
 from workloads.ops.base import Array
 
 REGISTERS = 32
@@ -175,6 +176,39 @@ def _silu_and_mul(op: Moe, b: Blocks, spec: GpuSpec, first: GlobalTensor, inner:
                             chain=chain(spec, division, DIVISION_PATH * each),
                         )  # fmt: skip
                 r.stg(written[row:1, at:span], result.whole, vector_bytes=vector)  # type: ignore[misc]
+    return replace(k.build(), stands_for=sampled)
+
+
+def quantise(b: Blocks, spec: GpuSpec, read: GlobalTensor, written: GlobalTensor, scales: GlobalTensor) -> Kernel:
+    """Rows that lie block by block in fp8, a warp for each block of 128 elements, which share a scale."""
+    groups, span = scales.shape[2], read.shape[2] // scales.shape[2]
+    op = Quantize(rows=1, cols=span, dtype=read.dtype)
+    units = len(b.places) * groups
+    ctas, sampled = sample(ceil_div(units, FILL_WARPS), 12 * FILL_WARPS)
+    k = KernelBuilder("per_token_group_quant", (len(ctas), 1, 1), code_bytes=CODE_BYTES)
+    x, scale = RegisterTile("x", (1, span), read.dtype), RegisterTile("scale", (1, 1), "fp32")
+    out = RegisterTile("out", (1, span), written.dtype)
+    source, target, found = by_rows(read), by_rows(written), by_rows(scales)
+    each = span // WARP_SIZE
+    cost = lanes.scaled(lanes.total(quantize.LARGER, lanes.widen(read.dtype)), each)
+    quotients = lanes.scaled(lanes.total(quantize.QUOTIENT, lanes.narrow(spec, written.dtype)), each)
+    with k.role("warps", FILL_WARPS, REGISTERS) as r:
+        unit = r.assign("unit", (looked_up(ctas, CTA_X) if sampled else CTA_X) * FILL_WARPS + WARP)
+        with r.when(unit < units):
+            row, group = r.assign("row", looked_up(b.places, unit // groups)), unit % groups
+            box = (row, group * span)
+            r.ldg(x.whole, source[box[0] : 1, box[1] : span], into="in", vector_bytes=each * DTYPE_BYTES[read.dtype])  # type: ignore[misc]
+            lanes.write(
+                r, spec, cost, dst=scale.whole, srcs=(x.whole,), after=("in",),
+                compute=lambda _, v: np.abs(np.asarray(v, dtype=np.float64)).max(axis=1, keepdims=True),
+            )  # fmt: skip
+            lanes.write(
+                r, spec, lanes.total({"shfl.b32": lanes.SHUFFLES, "fmnmx.fp32": lanes.SHUFFLES}, quantize.SCALE),
+                dst=scale.whole, srcs=(scale.whole,), compute=lambda _, v: op.scale_of(v), chain=lanes.SHUFFLES,
+            )  # fmt: skip
+            lanes.write(r, spec, quotients, dst=out.whole, srcs=(x.whole, scale.whole), compute=lambda _, v, s: v / s)
+            r.stg(target[box[0] : 1, box[1] : span], out.whole, vector_bytes=each * DTYPE_BYTES[written.dtype])  # type: ignore[misc]
+            r.stg(found[row:1, group:1], scale.whole, 1, vector_bytes=4)  # type: ignore[misc]
     return replace(k.build(), stands_for=sampled)
 
 

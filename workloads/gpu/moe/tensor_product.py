@@ -80,6 +80,7 @@ def takes(g: GroupedProduct, spec: GpuSpec, config: MoeConfig) -> bool:
     aligned = (row_alignment(tensor) == MAX_VECTOR_BYTES for tensor in (g.a, g.w, g.c))
     return (
         g.packed is None
+        and g.scales_a is None
         and multiplies(spec, g.dtype)
         and config.block_m % COLUMNS_STEP == 0
         and config.block_m <= MOST_COLUMNS
