@@ -99,8 +99,10 @@ def attention(draw: Draw, kind: str) -> tuple[str, str]:
         window, queries = 0, min(queries, keys)
     if kind == "flash4":
         window, head_dim = 0, draw(st.sampled_from([64, 128]))
+    if kind == "flash4-decode":
+        queries, head_dim = 1, draw(st.sampled_from([64, 128, 256]))
     hopper = kind in ("flash3", "flash3-2024", "flash3-varlen", "flash2-triton")
-    machine = B200 if kind == "flash4" else H100 if hopper else draw(st.sampled_from([A100, H100]))
+    machine = B200 if kind.startswith("flash4") else H100 if hopper else draw(st.sampled_from([A100, H100]))
     return machine, (
         f"attention batch=1 heads=2 kv_heads={kv_heads} seq_q={queries} seq_k={keys} head_dim={head_dim} "
         f"causal={causal} window={window} dtype={draw(st.sampled_from(dtypes))}"

@@ -10,7 +10,16 @@ from collections.abc import Callable
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from workloads.gpu.attention import flash2, flash3, flash3_varlen, flash4, flash_decode, flash_mla, flash_triton
+from workloads.gpu.attention import (
+    flash2,
+    flash3,
+    flash3_varlen,
+    flash4,
+    flash4_decode,
+    flash_decode,
+    flash_mla,
+    flash_triton,
+)
 from workloads.gpu.attention.blocks import WIDEST, AttentionProblem, problem
 from workloads.gpu.attention.configuration import AttentionConfig
 from workloads.gpu.attention.torch_math import TorchMathConfig
@@ -21,14 +30,14 @@ from workloads.registry import register
 
 SCHEDULES = ("flash4", "flash3", "flash2", "decode", "unfused")
 """What `auto` ranks."""
-PAGED = ("flash3-varlen", "flash2-varlen")
+PAGED = ("flash4-decode", "flash3-varlen", "flash2-varlen")
 """What it takes the first of for a cache in pages."""
 BEST = ("auto", "vendor", "cudnn")
 """Names of the best that a machine has: nothing public says which tiles a vendor's closed kernels have."""
 VARLEN = ("decode-varlen", "flash2-varlen", "flash3-varlen")
 """What FlashAttention's interface for sequences of different lengths runs: of the newest version that the machine can,
 of FlashAttention-2, and of 3."""
-KINDS = (*SCHEDULES, *VARLEN, "flash-mla", "flash2-triton", "torch-math")
+KINDS = (*SCHEDULES, "flash4-decode", *VARLEN, "flash-mla", "flash2-triton", "torch-math")
 
 
 @register("attention", "gpu", "auto")
@@ -81,6 +90,8 @@ def default(kind: str, p: AttentionProblem, spec: GpuSpec) -> AttentionConfig:
 
 
 def _decode(p: AttentionProblem, spec: GpuSpec) -> AttentionConfig:
+    if flash4_decode.available(p, spec):
+        return flash4_decode.default_config(p, spec)
     parts = flash_decode.default_config(p, spec)
     # Of one part, FlashAttention-3 runs its kernel as it is.
     whole = parts.splits == 1 and not p.op.window and flash3.available(p, spec) and p.together
@@ -96,6 +107,8 @@ def _varlen_2(p: AttentionProblem, spec: GpuSpec) -> AttentionConfig:
 
 def _varlen(p: AttentionProblem, spec: GpuSpec) -> AttentionConfig:
     """What that of the newest version runs that the machine can."""
+    if flash4_decode.available(p, spec):
+        return flash4_decode.default_config(p, spec)
     newest = flash3.available(p, spec) and p.op.head_dim <= WIDEST
     return flash3_varlen.default_config(p, spec) if newest else _varlen_2(p, spec)
 
@@ -105,6 +118,7 @@ _DEFAULTS: dict[str, Callable[[AttentionProblem, GpuSpec], AttentionConfig]] = {
     "flash3": lambda p, spec: flash3.default_config(p),
     "flash2": flash2.default_config,
     "decode": _decode,
+    "flash4-decode": flash4_decode.default_config,
     "unfused": lambda p, spec: UnfusedConfig(),
     "decode-varlen": _varlen,
     "flash2-varlen": _varlen_2,

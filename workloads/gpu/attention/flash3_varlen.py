@@ -46,7 +46,7 @@ from workloads.gpu.attention import cache_write, flash3
 from workloads.gpu.attention.blocks import AttentionProblem, OnlineSoftmax, blocks, problem, width
 from workloads.gpu.attention.configuration import AttentionConfig, rounds_ps
 from workloads.gpu.attention.flash2 import Blocked
-from workloads.gpu.attention.flash_decode import COMBINED, DecodeConfig, Rows, combine
+from workloads.gpu.attention.flash_decode import COMBINED, Rows, combine
 from workloads.gpu.attention.pages import KeyCopies, check_pages
 from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, ceil_div
@@ -218,18 +218,7 @@ def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
         strides = (rows.groups * rows.count * d, rows.count * d, d, 1)
         parts = GlobalTensor("part_o", (*shape, d), "fp32", strides, "scratch")
         tensors.append(parts)
-        kernels.append(
-            combine(
-                p,
-                DecodeConfig(64, config.block_n, config.splits),
-                rows,
-                min(config.splits, COMBINED),
-                parts,
-                sums,
-                p.o,
-                listed,
-            )
-        )
+        kernels.append(combine(p, config.splits, rows, min(config.splits, COMBINED), parts, sums, p.o, listed))
     lists = p.seqlens or p.table
     if p.op.window and op.queries == 1:
         lists = GlobalTensor("blocks_of", (op.batch, 1), "int32", (1, 1), "scratch")

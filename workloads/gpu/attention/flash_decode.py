@@ -149,10 +149,10 @@ def default_config(p: AttentionProblem, spec: GpuSpec, varlen: bool = False) -> 
     steps = ceil_div(min(p.op.keys, p.op.window or p.op.keys), block_n)
     if spec.tma is None or varlen:
         whole = varlen and not rows.packed
-        parts = 1 if whole else _splits(ctas, 2 * spec.sm.count, steps)
+        parts = 1 if whole else parts_of_keys(ctas, 2 * spec.sm.count, steps)
         return DecodeConfig(BLOCK_M, block_n, parts, varlen=varlen)
     # FlashAttention-3 has one CTA an SM, and leaves few blocks in one piece.
-    return DecodeConfig(BLOCK_M, block_n, 1 if steps <= LEAST_STEPS else _splits(ctas, spec.sm.count, steps))
+    return DecodeConfig(BLOCK_M, block_n, 1 if steps <= LEAST_STEPS else parts_of_keys(ctas, spec.sm.count, steps))
 
 
 def fixed_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig | None:
@@ -162,7 +162,7 @@ def fixed_config(p: AttentionProblem, spec: GpuSpec) -> DecodeConfig | None:
         return None
     block_n, rows = _block_n(p), rows_of(p, fixed=True)
     ctas = rows.groups * ceil_div(rows.count, BLOCK_M)
-    parts = _splits(ctas, 2 * spec.sm.count, ceil_div(p.op.keys, block_n))
+    parts = parts_of_keys(ctas, 2 * spec.sm.count, ceil_div(p.op.keys, block_n))
     if parts > 1:
         return DecodeConfig(BLOCK_M, block_n, parts, fixed=True)
     if rows.packed:
@@ -177,7 +177,8 @@ def _block_n(p: AttentionProblem) -> int:
     return 256 if d <= 64 else 128 if d <= 128 else 64 if d <= 256 else 32
 
 
-def _splits(ctas: int, room: int, steps: int) -> int:
+def parts_of_keys(ctas: int, room: int, steps: int) -> int:
+    """The fewest parts that keep SMs within 15 % of the best balance. room: CTAs that the chip holds at once."""
     if 5 * ctas >= 4 * room:
         return 1
     best, shares = 0, {}
@@ -217,7 +218,7 @@ def build(op: Attention, spec: GpuSpec, config: DecodeConfig) -> Program:
         lse = copies.lse if copies and rows.copied else None
         kernels = [
             _Split(p, config, rows, q, parts, sums).kernel(),
-            combine(p, config, rows, ahead, parts, sums, outputs, lse_out=lse),
+            combine(p, config.splits, rows, ahead, parts, sums, outputs, lse_out=lse),
         ]
     else:
         kernels = [_Split(p, config, rows, q, outputs, sums).kernel()]
@@ -466,12 +467,12 @@ class _Split:
 
 
 def combine(
-    p: AttentionProblem, config: DecodeConfig, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
+    p: AttentionProblem, splits: int, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
     outputs: GlobalTensor, parts_of: tuple[int, ...] = (), lse_out: GlobalTensor | None = None,
 ) -> Kernel:  # fmt: skip
     """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ; 0
     where its outputs are there already. lse_out: [batch, key head, row], of what both kernels have seen."""
-    warps, d, splits = 4, p.value_dim, config.splits
+    warps, d = 4, p.value_dim
     total = rows.groups * rows.count
     scalar = overhead.FLASH2_COMBINE if ahead == 1 else overhead.Overhead(0)
     code = 300 + scalar.instructions

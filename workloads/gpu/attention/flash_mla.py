@@ -47,7 +47,7 @@ from workloads.gpu import overhead
 from workloads.gpu.attention import flash3
 from workloads.gpu.attention.blocks import Array, AttentionProblem, OnlineSoftmax, problem, width
 from workloads.gpu.attention.configuration import AttentionConfig
-from workloads.gpu.attention.flash_decode import COMBINED, DecodeConfig, Rows, combine
+from workloads.gpu.attention.flash_decode import COMBINED, Rows, combine
 from workloads.gpu.attention.pages import KeyCopies
 from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.estimate import figures, transfer
@@ -195,8 +195,7 @@ def build(op: Attention, spec: GpuSpec, config: FlashMlaConfig) -> Program:
         parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
         tensors.append(parts)
         listed = tuple(count if count > 1 else 0 for count in counts)
-        cut = DecodeConfig(BLOCK_ROWS, BLOCK_N, most)
-        kernels = [combine(p, cut, rows, min(most, COMBINED), parts, sums, p.o, listed)]
+        kernels = [combine(p, most, rows, min(most, COMBINED), parts, sums, p.o, listed)]
     kernels.insert(0, _Builder(p, config, counts, sums, parts).kernel())
     return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
 
