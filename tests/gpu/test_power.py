@@ -600,6 +600,6 @@ def test_a_report_says_why_power_is_above_the_limit() -> None:
         lines = str(simulate(workload, spec, clock=clock)).splitlines()
         return next(line for line in lines if line.startswith("  power "))
 
-    assert "(limit 70 W, which holds for means over longer than this)" in power("isolated")
+    assert "(limit 70 W, a mean over milliseconds, which a run as short as this may exceed)" in power("isolated")
     assert "(limit 70 W, which does not act on a locked clock)" in power("1.5 GHz")
     assert re.search(r"W \(limit 70 W\); \S+ mJ$", power("sustained"))

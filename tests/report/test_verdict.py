@@ -132,10 +132,7 @@ def test_a_run_that_waits_moves_with_nearer_memory_and_not_with_another_schedule
 def test_a_run_whose_schedule_was_given_is_told_of_others() -> None:
     work, given = "gemm m=512 n=512 k=4096 dtype=fp16", "mma 128x128x32 warp 64x64 ldg stages 2"
     before = simulate(work, "t4", schedule=given)
-    assert (
-        "Another schedule, where there is one, may move it (--tune tries all): smaller tiles or parts of k"
-        in _words(before)
-    )
+    assert "Another schedule may move it (--tune tries all): smaller tiles or parts of k" in _words(before)
     assert _saved(before, simulate(work, "t4", tune=True)) > 0.05
 
 

@@ -398,6 +398,20 @@ def test_shards_are_the_study_and_their_stores_join(tmp_path: Path, capsys: pyte
     assert "5 results were in the store" in capsys.readouterr().out
 
 
+def test_a_few_points_say_how_long_all_will_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", *SMALL.split(), "--arch", "t4", "--vary", "m=16:320:16", "--schedule", "mma", "--estimate"]
+    words += ["--store", str(tmp_path / "s.sqlite"), "--workers", "4"]
+    begin = time.process_time()
+    assert main([*words, "--json"]) == 0
+    spent = time.process_time() - begin
+    found = json.loads(capsys.readouterr().out)
+    assert (found["points"], len(found["tried_s"]), found["workers"]) == (20, 5, 4)
+    assert 0 < sum(found["tried_s"]) < spent
+    assert found["core_s"] == pytest.approx(4 * sum(found["tried_s"]))
+    assert main(words) == 0
+    assert "20; those tried are in the store" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "6/6"])
 def test_a_shard_that_is_none_is_refused(shard: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--shard .*: (must be I/N|the study has 5 points)"):

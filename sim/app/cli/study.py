@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ def _add_sweep(commands: Any) -> None:
     sweep.add_argument(
         "--from", nargs="+", dest="stores", default=[], metavar="FILE", help="take results of other stores first"
     )
+    sweep.add_argument("--estimate", action="store_true", help="run five points, say how long all will take, and stop")
     sweep.add_argument("--csv", metavar="FILE", help="write one row a run (.csv, .parquet)")
     sweep.add_argument("--melt", action="store_true", help="one row a run and metric in --csv")
     sweep.add_argument("--metric", default="time_us", metavar="M", help="what --plot shows; default time_us")
@@ -240,11 +242,15 @@ def _sweep(options: argparse.Namespace) -> int:
         with opened(Path(options.store) if options.store else default_store()) as store:
             for path in options.stores:
                 store.take(Path(path))
+    run = partial(sweep, text, options.arch, options.vary, shard=options.shard, **_conditions(options))
+    if options.estimate:
+        from sim.app.study.foresee import foresee
+
+        place = Path(options.store) if options.store else None
+        arguments.show(foresee(partial(run, store=place), options.workers), options.json)
+        return 0
     with arguments.counted(text) as progress:
-        found = sweep(
-            text, options.arch, options.vary, shard=options.shard, progress=progress,
-            **_running(options), **_conditions(options),
-        )  # fmt: skip
+        found = run(progress=progress, **_running(options))
     arguments.show(found, options.json)
     if not options.json:
         if options.pareto:

@@ -27,7 +27,7 @@ SMALLEST_STALL = 0.005
 
 _HELD = {
     "power": "held down by the board's power limit",
-    "tensor": "held down while tensor cores work",
+    "tensor": "which it leaves while tensor cores work",
     "locked": "locked",
 }
 """Why a clock stayed below boost, as `KernelRecord` names it, in words."""
@@ -257,8 +257,9 @@ def _above_the_limit(power_w: float, limit_mw: int | None, clock: str | bool | N
     """Why mean power is above the board's limit, where it is by more than the regulator's steps."""
     if limit_mw is None or power_w <= 1.03 * limit_mw / 1000:
         return ""
-    by_power = clock in (None, "isolated", "sustained")
-    return ", which holds for means over longer than this" if by_power else ", which does not act on a locked clock"
+    if clock in (None, "isolated", "sustained"):
+        return ", a mean over milliseconds, which a run as short as this may exceed"
+    return ", which does not act on a locked clock"
 
 
 def _time_parts(report: Report) -> Section:

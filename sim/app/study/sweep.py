@@ -60,12 +60,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Sweep(Shown):
-    """The rows of a sweep, in the order of its axes (the last one fastest). kept: how many came from the store."""
+    """The rows of a sweep, in the order of its axes (the last one fastest). kept: how many came from the store. points:
+    how many the study has, of which the rows may be a sample."""
 
     base: Base
     keys: Sequence[str]
     rows: Sequence[Row]
     kept: int = 0
+    points: int = 0
 
     @property
     def failed(self) -> list[Row]:
@@ -267,6 +269,7 @@ def sweep(
     executor: str = "local",
     scheduler: str | None = None,
     shard: str = "",
+    sample: int = 0,
     progress: Progress | None = None,
     **options: Any,
 ) -> Sweep:
@@ -277,8 +280,8 @@ def sweep(
     takes. store: results file, default in the user's cache; a result that is there is not simulated again. workers:
     processes, all cores by default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s
     address. shard: `2/8` runs the second of eight parts of the points, each with a store of its own, which
-    `ResultStore.take` joins. options: as in `simulate`. Raises InputError before anything runs, and where no machine
-    can run any of it.
+    `ResultStore.take` joins. sample: at most so many of the points, evenly apart; 0 for all. options: as in `simulate`.
+    Raises InputError before anything runs, and where no machine can run any of it.
     """
     check_executor(executor, scheduler)
     archs = (arch,) if isinstance(arch, str) else tuple(arch)
@@ -292,11 +295,14 @@ def sweep(
         return make_executor(executor, workers=workers, scheduler=scheduler, cases=cases)
 
     found = _part(choose(found, choice, store), shard)
+    whole = len(found)
+    if 0 < sample < whole:
+        found = [found[(2 * i + 1) * whole // (2 * sample)] for i in range(sample)]
     answers, kept = run_points(found, make, store, progress)
     if all(answer.refused for answer in answers):
         raise InputError(answers[0].refused)
     keys = list(dict.fromkeys(key for point in found for key in point.values))
-    return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept)
+    return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept, whole)
 
 
 def _part(found: list[Point], shard: str) -> list[Point]:

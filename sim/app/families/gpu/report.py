@@ -62,6 +62,8 @@ SIDES = ("read", "write")
 _WASTED = 0.5
 """Access that uses less than the rest of its sectors is not coalesced."""
 
+_ALL = 0.995
+"""A share that is printed as all of it."""
 _PLACES = 3
 """Lines that a sentence names."""
 
@@ -162,7 +164,7 @@ def _occupancy(report: Report) -> Section:
     if launch.waves_milli:
         tail, idle = (percent(cycles / kernel.cycles) for cycles in (launch.tail_cycles, launch.tail_idle_cycles))
         rows.append(("waves", f"{launch.waves_milli / 1000:.2f}"))
-        rows.append(("tail", f"{tail} of the time some SMs have run out of work; {idle} of all SMs' time is lost so"))
+        rows.append(("tail", f"for the last {tail} some SMs have nothing to do, {idle} of what all SMs could do"))
     return Section("Occupancy", tuple(rows))
 
 
@@ -254,7 +256,9 @@ def _uncoalesced(figures: Figures) -> list[Sentence]:
 
 
 def _at(places: Sequence[tuple[str, float]]) -> str:
-    """`, at a.py:3 (60.0 %) and a.py:7 (40.0 %)`, shares left out that are 0."""
+    """`, at a.py:3 (60.0 % of that) and a.py:7 (40.0 % of that)`; `, all at a.py:3`; shares left out that are 0."""
+    if len(places) == 1 and places[0][0] and places[0][1] > _ALL:
+        return f", all at {places[0][0]}"
     named = [f"{place} ({percent(share)} of that)" if share else place for place, share in places if place]
     return f", at {' and '.join(named)}" if named else ""
 
@@ -519,7 +523,9 @@ def _remedy_of_waits(report: Report) -> tuple[str, tuple[Claim, ...]]:
             (claim,),
         )
     more = _more_at_a_time(report.figures)
-    return f"Another schedule, where there is one, may move it (--tune tries all): {more}.", ()
+    if not any(c.estimate_cycles for c in report.record.candidates):  # a program of one's own: there is no other
+        return f"What may move it: {more}.", ()
+    return f"Another schedule may move it (--tune tries all): {more}.", ()
 
 
 def _more_at_a_time(figures: Figures) -> str:
