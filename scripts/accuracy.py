@@ -4,6 +4,7 @@
     scripts/accuracy --stale    simulate the groups whose sentinel does not give what the file says
     scripts/accuracy --check    only say which these are; exit code 1 where there is one
     scripts/accuracy --stated [...]   simulate rows again with what their sources state alone (`stated.csv`)
+    scripts/accuracy --leave-out BOARD [...]   simulate its products over 10 us without what was calibrated on its rows
 
 A group's sentinel is its row that costs least to simulate. Rows that were simulated stay where a run is interrupted.
 """
@@ -13,14 +14,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from arch.errors import InputError
-from scripts.tables.accuracy import result_of, write
+from scripts.tables.accuracy import LONG_US, result_of, write
 from sim.app.run import row_request, simulate_row
 from sim.app.study.validate import select, validate
-from workloads.accuracy.results import RESULTS_CSV, STATED_CSV, Group, Result, read_results, write_results
+from workloads.accuracy.left_out import left_out
+from workloads.accuracy.results import LEFT_OUT_CSV, RESULTS_CSV, STATED_CSV, Group, Result, read_results, write_results
 from workloads.silicon import Row, packaged_rows
 
 BATCH = 64
@@ -61,6 +64,13 @@ def only_stated(rows: Iterable[Row]) -> list[Row]:
     return [row.as_stated for row in rows if row.environment.inferred and _differs(row)]
 
 
+def without_own(machine: str, rows: Iterable[Row]) -> list[Row]:
+    """Rows of a board on which nothing was calibrated and that take over `LONG_US`, with its figures from elsewhere."""
+    taken = left_out(machine, {row.source for row in packaged_rows() if row.machine == machine}).taken
+    judging = [row for row in rows if row.machine == machine and row.split != "fitted" and row.compared_us > LONG_US]
+    return [replace(row, overrides=(*row.overrides, *taken)) for row in judging]
+
+
 def _differs(row: Row) -> bool:
     try:
         return row_request(row.as_stated) != row_request(row)
@@ -97,6 +107,7 @@ def main() -> int:
     parser.add_argument("--stale", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stated", action="store_true")
+    parser.add_argument("--leave-out", metavar="BOARD")
     options = parser.parse_args()
     results, rows = read_results(), packaged_rows()
     try:
@@ -109,7 +120,10 @@ def main() -> int:
         else:
             rows = select(rows, arch=options.arch, op=options.op, source=options.source)
             rows = [row for row in rows if row.time_us <= options.to_us]
-        if options.stated:
+        if options.leave_out:
+            products = [row for row in rows if row.op in (options.op or ["gemm"])]
+            simulate(without_own(options.leave_out, products), LEFT_OUT_CSV, options.workers)
+        elif options.stated:
             simulate(only_stated(rows), STATED_CSV, options.workers)
         else:
             simulate(rows, RESULTS_CSV, options.workers)

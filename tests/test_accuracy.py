@@ -13,14 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arch import load_arch
 from scripts import accuracy as script
 from scripts.tables import accuracy as pages
 from scripts.tables.place import standing
 from sim.app.cli import main
 from sim.app.machines import Machines
-from sim.app.run import simulate, simulate_row
+from sim.app.run import row_request, simulate, simulate_row
 from sim.app.trust import board_of
 from workloads.accuracy.known import FEWEST, Board, Case, Known, holds, known, ratios, word_and_kind
+from workloads.accuracy.left_out import left_out
 from workloads.accuracy.results import Errors, Result, judges, read_results, write_results
 from workloads.silicon import packaged_rows
 
@@ -222,3 +224,26 @@ def test_stale_groups_are_found() -> None:
 
 def test_judges_are_held_rows() -> None:
     assert {result.split for result in judges()} == {"held"}
+
+
+# ---------------------------------------------------------------------------------------------------- boards
+
+
+def test_a_board_left_out_has_no_figure_that_was_calibrated_on_its_rows() -> None:
+    rows = packaged_rows()
+    own = {machine: {row.source for row in rows if row.machine == machine} for machine in ("a100-sxm4-80gb", "l4")}
+    found = left_out("a100-sxm4-80gb", own["a100-sxm4-80gb"])
+    spec = load_arch("a100-sxm4-80gb", found.taken)
+    assert (spec.dram.t_ccd_ps, load_arch("a100-sxm4-80gb").dram.t_ccd_ps) == (0, 1620)
+    assert {"l2.request", "dram.queue"} <= set(found.kept)
+    assert left_out("l4", own["l4"]) == ((), ())
+
+
+def test_rows_of_a_board_left_out_are_simulated_with_these_figures() -> None:
+    row = next(r for r in packaged_rows() if r.machine == "h200-sxm" and r.op == "gemm" and r.split == "held")
+    row = dataclasses.replace(row, time_us=11.0)
+    (other,) = script.without_own("h200-sxm", [row])
+    assert other.overrides == ("dram.t_ccd=1.75 ns",)
+    assert row_request(other).machine.overrides == {"dram.t_ccd": "1.75 ns"}
+    assert pages.result_of(other).key == pages.result_of(row).key
+    assert not script.without_own("h200-sxm", [dataclasses.replace(row, time_us=9.0)])

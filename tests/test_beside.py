@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sim.app.cli import main
+from sim.app.run import simulate
 
 GEMM = ["gemm", "m=256", "n=256", "k=512", "dtype=bf16", "--arch"]
 
@@ -55,3 +56,9 @@ def test_a_rule_that_is_missing_for_a_chip_is_said_to_be(capsys: pytest.CaptureF
 def test_what_no_library_has_is_refused(words: list[str], right: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *words]) == 2
     assert right in capsys.readouterr().err
+
+
+def test_what_stands_for_kernels_that_nobody_knows_is_said() -> None:
+    attention = "attention batch=1 heads=1 seq=128 head_dim=64 dtype=bf16"
+    notes = [simulate(attention, "h100-sxm", schedule=name).record.notes for name in ("cudnn", "auto")]
+    assert ["cuDNN" in " ".join(said) for said in notes] == [True, False]

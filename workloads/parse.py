@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
 from arch.digits import whole_size
 from arch.errors import InputError
 from arch.near import hint
+from arch.units import BYTES
 from workloads import written
 from workloads.ops import Operator, operator_class, short_words
 
@@ -52,7 +54,9 @@ def values_of(
             raise InputError(f"{word}: {pair!r} has no value, write {key}=VALUE")
         if key in values:
             raise InputError(f"{word}: key {key} is given twice, as {values[key]} and {value}")
-        values[key] = _integer(word, key, value) if keys[key].metadata["kind"] in ("extent", "count") else value
+        meta = keys[key].metadata
+        whole = meta["kind"] in ("extent", "count")
+        values[key] = _bytes(word, key, value) if "bytes" in meta else _integer(word, key, value) if whole else value
     required = [name for name, f in keys.items() if f.default is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:
@@ -71,7 +75,7 @@ def whole_keys(text: str) -> Mapping[str, bool]:
         return {name: kind is int for name, kind in written.keys_of(word).items()}
     if written.TRACE.fullmatch(word):
         return {}
-    return {f.name: f.metadata.get("kind") == "extent" for f in dataclasses.fields(operator_class(word))}
+    return {f.name: f.metadata.get("kind") in ("extent", "count") for f in dataclasses.fields(operator_class(word))}
 
 
 def _of_file(words: list[str], made: Any) -> Operator:
@@ -91,6 +95,19 @@ def _is_triton(word: str) -> bool:
 def _of_triton(made: Any) -> bool:
     """Whether a function of a file is a kernel of Triton, perhaps below an autotuner."""
     return type(made).__module__.startswith("triton.runtime") and hasattr(made, "fn")
+
+
+def _bytes(word: str, key: str, value: str) -> int:
+    """The bytes that `value` spells: a size with its unit, or a whole number."""
+    if not value.endswith("B"):
+        return _integer(word, key, value)
+    try:
+        found = Fraction(BYTES.parse(value))
+    except ValueError as error:
+        raise InputError(f"{word} {key}={value[:40]}: {error}") from None
+    if found.denominator != 1:
+        raise InputError(f"{word} {key}={value[:40]}: must be whole bytes")
+    return int(found)
 
 
 def _integer(word: str, key: str, value: str) -> int:

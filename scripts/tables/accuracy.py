@@ -17,7 +17,8 @@ from pathlib import Path
 from scripts.tables.place import DOCS, put
 from sim.app.trust import board_of
 from workloads.accuracy.known import SHARE, Case, holds, known, word_and_kind
-from workloads.accuracy.results import STATED_CSV, Errors, Result, judges, read_results
+from workloads.accuracy.left_out import left_out
+from workloads.accuracy.results import LEFT_OUT_CSV, STATED_CSV, Errors, Result, judges, read_results
 from workloads.silicon import Row, environment_of, packaged_rows
 
 PAGE = None
@@ -98,7 +99,27 @@ def sealed_cases(results: Iterable[Result], share: float) -> Iterator[tuple[Resu
                 yield result, holds(said, result.error_percent)
 
 
-def left_out(results: Iterable[Result], share: float) -> Iterator[tuple[Result, bool]]:
+def boards_left_out(results: Iterable[Result], without: Iterable[Result], rows: Sequence[Row]) -> str:
+    """Errors by board with what was calibrated on its rows, and of the same rows with these figures from elsewhere."""
+    simulated = {result.key: result for result in results if result.ran}
+    pairs: dict[str, list[tuple[Result, Result]]] = defaultdict(list)
+    for result in without:
+        if result.ran and result.key in simulated:
+            pairs[result.machine].append((simulated[result.key], result))
+    lines = [
+        "| board | figures from elsewhere | of which there is no other value | rows | mean | bias "
+        "| mean without its own | bias |",
+        "|" + "---|" * 8,
+    ]
+    for board, found in sorted(pairs.items()):
+        figures = left_out(board, {row.source for row in rows if row.machine == board})
+        cells = [cell for side in zip(*found, strict=True) if (e := Errors.of(side)) for cell in _mean_and_bias(e)]
+        named = [", ".join(path for path in paths if not path.startswith("collectives.")) for paths in figures]
+        lines.append(f"| {board} | {' | '.join([*named, str(len(found)), *cells])} |")
+    return "\n".join(lines)
+
+
+def foreign_cases(results: Iterable[Result], share: float) -> Iterator[tuple[Result, bool]]:
     """Rows of boards as if none of the board's rows were known."""
     others: Callable[[str], tuple[Result, ...]] = functools.cache(
         lambda machine: tuple(result for result in judges() if result.machine != machine)
@@ -148,7 +169,7 @@ def intervals(results: Sequence[Result]) -> str:
     cases = list(sealed_cases(results, SHARE))
     by_kind = {kind: [ok for r, ok in cases if word_and_kind(r.op)[1] == kind] for kind in kinds(cases)}
     lines += _shares({"sealed rows": [ok for _, ok in cases]} | {f"of them {k}": found for k, found in by_kind.items()})
-    cases = list(left_out(results, SHARE))
+    cases = list(foreign_cases(results, SHARE))
     by_board = {board: [ok for r, ok in cases if r.machine == board] for board in sorted({r.machine for r, _ in cases})}
     lines += _shares(
         {"held and sealed rows of boards left out one at a time": [ok for _, ok in cases]}
@@ -199,6 +220,7 @@ def texts() -> dict[tuple[Path, str], str]:
         (VALIDATION, "not run"): not_run(results),
         (VALIDATION, "inferred"): inferred(results, read_results(STATED_CSV), packaged_rows()),
         (VALIDATION, "intervals"): intervals(results),
+        (VALIDATION, "left out"): boards_left_out(results, read_results(LEFT_OUT_CSV), packaged_rows()),
     }
     for page, ops in TOPICS.items():
         found[page, "errors"] = groups(result for result in results if result.op in ops)

@@ -325,6 +325,11 @@ def test_a_collective_is_an_operator() -> None:
     [
         ("all_reduce gpus=1 elements=4", "h100-sxm", "auto", "must be at least 2"),
         ("all_gather gpus=3 elements=4", "h100-sxm", "auto", "multiple of gpus=3; nearest: 3"),
+        ("all_reduce gpus=8", "h100-sxm", "auto", "needs elements or bytes"),
+        ("all_reduce gpus=8 elements=4 bytes=8", "h100-sxm", "auto", "needs elements or bytes"),
+        ("all_reduce gpus=8 bytes=3 dtype=fp16", "h100-sxm", "auto", "multiple of 2, the bytes of fp16"),
+        ("all_reduce gpus=8 bytes=1.5B", "h100-sxm", "auto", "must be whole bytes"),
+        ("all_reduce gpus=8 bytes=4XB", "h100-sxm", "auto", "'XB' in '4XB' is not a unit"),
         ("all_reduce gpus=9 elements=4", "t4", "auto", "the model of one node takes 8"),
         ("all_gather gpus=4 elements=4", "h100-sxm", "vllm", "schedule=nccl runs all_gather"),
         ("all_reduce gpus=4 elements=4", "h100-sxm", "nccl rng", "did you mean|nearest|has nccl"),
@@ -373,3 +378,14 @@ def test_ports_carry_what_is_counted() -> None:
         assert sum(send.size_bytes for send in sends) == ended.sent_bytes
         assert {send.target for send in sends} == {(d + 1) % 4}
         assert all(made.start_ps <= send.begin_ps <= send.end_ps <= ended.time_ps for send in sends)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_buffers_are_counted_by_elements_or_bytes(dtype: str) -> None:
+    size = {"fp16": 2, "fp32": 4}[dtype]
+    by_bytes = simulate(f"all_gather gpus=8 bytes=8GiB dtype={dtype}", "h100-sxm")
+    by_elements = simulate(f"all_gather gpus=8 elements={2**33 // size} dtype={dtype}", "h100-sxm")
+    assert by_bytes.record.workload == by_elements.record.workload
+    assert by_bytes.time_us == by_elements.time_us
+    unnamed = simulate("all_gather gpus=8 bytes=8GiB", "h100-sxm")  # of the machine's format, which moves as much
+    assert unnamed.time_us == simulate("all_gather gpus=8 bytes=8GiB dtype=bf16", "h100-sxm").time_us

@@ -21,6 +21,9 @@ RESULTS_CSV = Path(__file__).with_name("results.csv")
 STATED_CSV = Path(__file__).with_name("stated.csv")
 """Rows whose source's environment has settings that were inferred, simulated without these."""
 
+LEFT_OUT_CSV = Path(__file__).with_name("left_out.csv")
+"""Rows of boards whose own calibrated figures come from elsewhere (`left_out.py`)."""
+
 Group = tuple[str, str, str, str, str]
 """Machine, operator, number format, schedule, source."""
 

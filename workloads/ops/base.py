@@ -63,9 +63,14 @@ def derived_extent(help: str = "") -> Any:
     return field(default=None, metadata={"kind": "extent", "help": help})
 
 
-def count(default: int | None, help: str = "") -> Any:
-    """A dataclass field that holds an integer of at least 0; derived from others where None."""
-    return field(default=default, metadata={"kind": "count", "help": help})
+def count(default: int | None, help: str = "", most: int = MAX_EXTENT) -> Any:
+    """A dataclass field that holds an integer of at least 0, and of at most `most`; derived from others where None."""
+    return field(default=default, metadata={"kind": "count", "help": help, "most": most})
+
+
+def size(help: str = "", most: int = MAX_EXTENT) -> Any:
+    """A dataclass field that holds bytes, which texts may write as `64MiB`; 0 where another field says how many."""
+    return field(default=0, metadata={"kind": "count", "help": help, "most": most, "bytes": True})
 
 
 def choice(default: str | None, choices: tuple[str, ...], help: str = "") -> Any:
@@ -253,9 +258,9 @@ def _check(word: str, key: str, value: Any, optional: bool, meta: Mapping[str, A
         return
     match meta.get("kind"):
         case "extent" | "count" as kind:
-            least = 1 if kind == "extent" else 0
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= MAX_EXTENT:
-                raise InputError(f"{word} {key}={value}: must be an integer from {least} to {MAX_EXTENT}")
+            least, most = 1 if kind == "extent" else 0, meta.get("most", MAX_EXTENT)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+                raise InputError(f"{word} {key}={value}: must be an integer from {least} to {most}")
         case "choice":
             if value not in meta["choices"]:
                 near = hint(str(value), meta["choices"])

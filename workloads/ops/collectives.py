@@ -10,12 +10,15 @@ import numpy as np
 
 from arch.dtypes import round_to
 from arch.errors import InputError
-from workloads.ops.base import Array, Operand, Operator, extent, number_format, operator, rounding
+from workloads.ops.base import Array, Operand, Operator, count, extent, number_format, operator, rounding, size
+
+MOST = 2**50
+"""Of elements or bytes: they are counted, and never simulated one by one."""
 
 
 @dataclass(frozen=True)
 class Collective(Operator):
-    """Base: `gpus` devices, of whose largest buffer `elements` are counted."""
+    """Base: `gpus` devices, of whose largest buffer `elements` or `bytes` are counted; with elements, bytes are 0."""
 
     kind: ClassVar[str] = "communication"
     example: ClassVar[str] = "gpus=8 elements=1M"
@@ -23,22 +26,35 @@ class Collective(Operator):
     """Whether a buffer has a part for each GPU."""
 
     gpus: int = extent(help="devices that take part")
-    elements: int = extent(help="elements of a device's largest buffer")
+    elements: int = count(0, help="elements of a device's largest buffer", most=MOST)
     dtype: str | None = number_format("of the elements; default: the machine's")
+    bytes: int = size(help="its bytes, such as 64MiB, in place of elements", most=MOST)
 
     def __post_init__(self) -> None:
-        """Checks that there is somebody to talk to, and that parts are whole."""
+        """Checks that there is somebody to talk to, that something is sent, and that parts are whole."""
         super().__post_init__()
         if self.gpus < 2:
             raise InputError(f"{self.word} gpus={self.gpus}: must be at least 2")
+        if bool(self.elements) == bool(self.bytes):
+            raise InputError(f"{self.word}: needs elements or bytes of a device's largest buffer, one of both")
+        if self.bytes and self.dtype:
+            self._count(self.dtype)
         if self.parts and self.elements % self.gpus:
             nearest = max(self.gpus, self.elements // self.gpus * self.gpus)
             raise InputError(
                 f"{self.word} elements={self.elements}: must be a multiple of gpus={self.gpus}; nearest: {nearest}"
             )
 
+    def _count(self, dtype: str) -> None:
+        """Takes the elements that its bytes hold."""
+        one = Operand("x", (1,), dtype).size_bytes
+        if self.bytes % one:
+            raise InputError(f"{self.word} bytes={self.bytes}: must be a multiple of {one}, the bytes of {dtype}")
+        object.__setattr__(self, "elements", self.bytes // one)
+        object.__setattr__(self, "bytes", 0)
+
     def with_defaults(self, dtype: str) -> Self:
-        """With `dtype` filled in."""
+        """With `dtype` filled in, and with elements."""
         return dataclasses.replace(self, dtype=self.dtype or dtype)
 
     @property

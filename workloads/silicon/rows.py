@@ -43,6 +43,7 @@ TABLES = (
             "measured.csv",
             "gemmini_firesim.csv",
             "blackwell.csv",
+            "unmeasured_boards.csv",
         ),
     ),
 )
