@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -109,7 +109,7 @@ class MappingPlan:
         """What is computed."""
         return Subject.of(self.op)
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[str, int]]:
         """The mappings as text, with their estimated cycles."""
         return [(str(mapping), cycles) for mapping, cycles in self.mappings]

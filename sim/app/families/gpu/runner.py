@@ -289,7 +289,7 @@ class OperatorPlan:
         """What is computed."""
         return Subject.of(self.op)
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[str, int]]:
         """The configurations as text, with their estimated cycles."""
         hz = self.spec.clock.tensor_hz

@@ -151,7 +151,7 @@ class ProgramPlan:
         """What is computed."""
         return Subject.of(self.op)
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[str, int]]:
         """The configurations as text, with their estimated cycles."""
         return [(str(config), cycles) for config, cycles in self.configurations]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 from arch import reading
@@ -132,7 +132,7 @@ class ProgramPlan:
         """What is computed."""
         return Subject.of(self.op)
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[str, int]]:
         """The configurations as text, with their estimated cycles."""
         return [(str(config), cycles) for config, cycles in self.configurations]
