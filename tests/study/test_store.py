@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import resource
@@ -11,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.families.request import Request
 from sim.app.study import store as module
-from sim.app.study.case import key_of
+from sim.app.study.case import Answer, key_of, run_case
 from sim.app.study.executors import Inline
 from sim.app.study.runner import run_cases
 from sim.app.study.store import ResultStore
@@ -144,7 +146,9 @@ def test_places_that_cannot_be_written_keep_nothing_and_say_so(tmp_path: Path) -
 def test_a_document_is_bound_to_its_key(tmp_path: Path) -> None:
     with ResultStore(tmp_path / "r.sqlite") as store:
         store.put("a", {"cycles": 1})
-        store._db.execute("insert into results select 'b', document, digest, made_at from results where key = 'a'")
+        store._db.execute(
+            "insert into results select 'b', kind, document, digest, made_at from results where key = 'a'"
+        )
         assert store.get("a") == {"cycles": 1}
         assert not store.trouble
         assert store.get("b") is None
@@ -162,6 +166,54 @@ def test_a_document_that_is_no_report_is_made_again(tmp_path: Path) -> None:
         (again,) = run_cases([request], lambda _: Inline(), store=store)
         assert again.report == first.report
         assert "does not follow the schema" in store.trouble
+
+
+def reports(count: int) -> list[Request]:
+    machine = load_arch("t4")
+    return [Request(f"copy n={1024 * (i + 1)}", machine, schedule="fused warps 4 elements 4") for i in range(count)]
+
+
+def test_reports_take_half_of_what_they_do_packed_one_by_one(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        answers = run_cases(reports(12), lambda _: Inline(), store=store)
+        (kept,) = store._db.execute("select sum(length(document)) from results").fetchone()
+        alone = sum(len(zlib.compress(json.dumps(answer.document).encode())) for answer in answers)
+        assert kept < alone / 2
+        assert [store.get(key_of(case)) for case in reports(12)] == [answer.document for answer in answers]
+        with ResultStore(tmp_path / "other.sqlite") as other:
+            other.put("of its own", {"report": {}}, "gpu")  # another sample
+            assert other.take(tmp_path / "r.sqlite") == 12
+            assert [other.get(key_of(case)) for case in reports(12)] == [answer.document for answer in answers]
+
+
+class Answering:
+    """Answers every case as the first; the one after `until` interrupts."""
+
+    def __init__(self, until: int = 1000) -> None:
+        self.until, self.answer = until, run_case(reports(1)[0])
+
+    def __call__(self, case: Request) -> Answer:
+        self.until -= 1
+        if self.until < 0:
+            raise KeyboardInterrupt
+        return self.answer
+
+
+def test_a_study_writes_about_once_a_second(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        work, written = Inline(Answering()), []
+        store._db.set_trace_callback(lambda text: written.append(text) if text == "commit" else None)
+        begun_s = time.monotonic()
+        run_cases(reports(200), lambda _: work, store=store)
+        assert store.count() == 200
+        assert len(written) <= 12 + 3 * (time.monotonic() - begun_s)  # more keys at once each time
+
+
+def test_what_was_made_is_kept_when_a_study_is_interrupted(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "r.sqlite") as store:
+        with pytest.raises(KeyboardInterrupt):
+            run_cases(reports(9), lambda _: Inline(Answering(5)), store=store)
+        assert store.count() == 5
 
 
 def test_claims_keep_rivals_away_until_they_lapse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,5 +259,5 @@ def test_a_claim_of_another_host_holds_until_it_lapses(tmp_path: Path, monkeypat
 
 def test_default_place_follows_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert module.default_store() == tmp_path / "tilewave" / "results.sqlite"
+    assert module.default_store() == tmp_path / "tilewave" / f"results-{module.FORMAT}.sqlite"
     assert os.access(tmp_path, os.W_OK)
