@@ -68,3 +68,11 @@ def test_new_cases_may_be_allowed(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none_is_bad_input(tmp_path: Path) -> None:
     assert run(tmp_path, LOCK, "nonsense") == 2
+
+
+def test_a_case_may_be_kept_in_short(tmp_path: Path) -> None:
+    short = LOCK.replace("counters.ctas = 3\nstalls.warps.wait = 1.50000\n", "")
+    assert run(tmp_path, LOCK, short) == 1
+    assert run(tmp_path, LOCK, short, "--allow-short") == 0
+    assert run(tmp_path, LOCK, short.replace("cycles = 5", "cycles = 6"), "--allow-short") == 1
+    assert run(tmp_path, LOCK, LOCK.replace("counters.ctas = 3\n", ""), "--allow-short") == 1  # others are there
