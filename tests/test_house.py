@@ -33,6 +33,34 @@ def test_a_long_function_is_found() -> None:
     assert long_functions(f"class C:\n  def long(self):\n{body * MOST_LINES}") == ["long"]
 
 
+MOST_ARGUMENTS = 8
+_COMPILED = re.compile(r"\b(inner|kernel|njit)\b")
+
+
+def many_arguments(source: str) -> list[str]:
+    """Names of the functions that take more arguments by their place than one can tell apart. Those that Numba compiles
+    take their state so."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and not any(map(_COMPILED.search, map(ast.unparse, node.decorator_list))):
+            placed = [a for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
+            found += [node.name] * (len(placed) > MOST_ARGUMENTS)
+    return found
+
+
+@pytest.mark.parametrize("folder", ["arch", "sim", "workloads"])
+def test_no_function_has_many_arguments_by_place(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    found = [f"{path.name}: {name}" for path in files for name in many_arguments(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_many_arguments_are_found() -> None:
+    names = ", ".join("abcdefghi")
+    assert many_arguments(f"def long({names}): pass\ndef short(self, {names[:-3]}, *, i): pass") == ["long"]
+    assert many_arguments(f"@inner(inline=True)\ndef compiled({names}): pass") == []
+
+
 MOST_SCRIPTS = 5_000
 
 

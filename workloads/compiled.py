@@ -179,7 +179,9 @@ def launched(
     given = tuple(value for _, _, value in values)
     found = ((n, a.content()) for n, a in arguments if isinstance(a, ArrayArgument))
     contents = {name: content for name, content in found if content is not None}
-    return sass_program(compiled, grid, block, given, tuple(arrays), shared_bytes, schedule, contents, cluster)
+    return sass_program(
+        compiled, grid, block, given, tuple(arrays), shared_bytes, schedule, contents=contents, cluster=cluster
+    )
 
 
 def _tensor_map(tensor: GlobalTensor, block: tuple[int, ...]) -> TensorMap:

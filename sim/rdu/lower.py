@@ -219,7 +219,7 @@ def lower_section(section: Section, spec: RduSpec, addresses: Mapping[str, int])
         lower_dram(spec.ddr, UNIT_BYTES, spec.clock.boost_hz),
         transfer_ticks(UNIT_BYTES, Fraction(spec.agcu.bandwidth_bytes_per_cycle)),
     )
-    tables = _tables(spec, grid, stages, channels, costs, firings, number, addresses, engine)
+    tables = _tables(spec, grid, stages, channels, costs, firings, number, addresses=addresses, engine=engine)
     return Configuration(
         section, spec, grid, stages, channels, costs, [u.all for u in units_of], total, engine, tables, placing
     )
@@ -379,6 +379,7 @@ def _tables(
     costs: Sequence[StageCost],
     firings: Sequence[Ints],
     number: Mapping[int, int],
+    *,
     addresses: Mapping[str, int],
     engine: EngineSpec,
 ) -> EngineState:

@@ -58,7 +58,7 @@ def run(lab: Lab, compiled: CompiledKernel, arrays: Arrays, late: bool) -> tuple
         for name, v in arrays.items()
     )
     shared = lab.shared + compiled.shared_bytes
-    program = sass_program(compiled, whole(lab.grid), whole(lab.block), values, tensors, shared, "lab", {})
+    program = sass_program(compiled, whole(lab.grid), whole(lab.block), values, tensors, shared, "lab", contents={})
     (kernel,) = program.kernels
     assert isinstance(kernel, SassKernel)
     at = program.addresses()

@@ -294,7 +294,7 @@ def test_addresses_that_come_from_an_array_whose_content_is_given() -> None:
 
     def sectors(index: np.ndarray | None) -> int:
         contents = None if index is None else {"index": index.astype(np.int32)}
-        program = sass_program(compiled, (1, 1, 1), (128, 1, 1), pointers, arrays, 0, "test", contents)
+        program = sass_program(compiled, (1, 1, 1), (128, 1, 1), pointers, arrays, 0, "test", contents=contents)
         made = Device(machine(), cold_launch=False).build(program.kernels[0], program.addresses())
         made.run()
         return int(made.result.counters["l1_read_sectors"])

@@ -29,7 +29,9 @@ def ran_with(content: Words, *lines: str) -> Launch:
     """A warp whose addresses or branches depend on what array a holds."""
     array = GlobalTensor("a", content.shape, "int32", (1,))
     contents = {"a": content.astype(np.int32)}
-    program = sass_program(written(*lines), (1, 1, 1), (32, 1, 1), (Pointer("a"),), (array,), 0, "test", contents)
+    program = sass_program(
+        written(*lines), (1, 1, 1), (32, 1, 1), (Pointer("a"),), (array,), 0, "test", contents=contents
+    )
     run = Device(machine(), cold_launch=False).build(program.kernels[0], program.addresses())
     run.run()
     return run

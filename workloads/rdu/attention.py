@@ -204,6 +204,7 @@ def attention_stages(
     k: Output,
     v: Output,
     out: str,
+    *,
     view: Callable[[Value], Value] = lambda o: o,
     mark: str = "",
 ) -> Output:
@@ -237,7 +238,7 @@ def attention_stages(
         f"scores{mark}", inner, {"q": q, "k": k.read(piece=(-2, j), transposed=True)}, scores, Out(tile, "fp32", inner)
     )
     if c.form == "naive":
-        return _naive(section, c, nest, inner, s, v, part, (rows, d), out, mark)
+        return _naive(section, c, nest, inner, s, v, part, (rows, d), out=out, mark=mark)
 
     def online(s: Value, top: Value, total: Value) -> dict[str, Value]:
         new = top.maximum(s.row_max())
@@ -285,6 +286,7 @@ def _naive(
     v: Output,
     part: tuple[int, Counter],
     extent: tuple[int, int],
+    *,
     out: str,
     mark: str,
 ) -> Output:

@@ -391,7 +391,7 @@ class Decoder:
         def view(o: Value) -> Value:
             return o.reshape(kv, group, rows, d).permute(2, 0, 1, 3).reshape(rows, kv * group * d)
 
-        made = attention_stages(self.section, op, config, self.nest, q.read(), k, v, self.dtype, view)
+        made = attention_stages(self.section, op, config, self.nest, q.read(), k, v, self.dtype, view=view)
         self._keep("attended", kv * group * d, (self.at, 0), made, self.nest)
         return made
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -143,14 +143,14 @@ def build(op: Conv2d, spec: TpuSpec, config: Config) -> Program:
         for ahead in range(fetched, min(number + len(buffers), len(chunks))):
             fetch(ahead)
             fetched += 1
-        make = partial(_multiply, op, chunk, spec, buffers[number % len(buffers)], bits)
+        patches = _Patches(op, chunk, spec, buffers[number % len(buffers)], bits)
         for here in _passes(op, spec, config, chunk, block, weights):
             placed = [(n, (jobs + i) % spec.array.count) for i, n in enumerate(here.columns)]
             jobs += len(placed)
             first, rows, group = here.first, here.rows, here.group
             area, column = weights[group], group * filters
             host = y + ((chunk.image * p + chunk.top) * q + first) * op.k * out_bytes
-            for n, array, acc in _summed(e, config, area, placed, rows, partial(make, group, first)):
+            for n, array, acc in _summed(e, config, area, placed, rows, partial(patches.multiply, group, first)):
                 place = host + (column + n * area.width) * out_bytes
                 outbox.send(acc, rows, area.columns_of(n), array, place, op.k * out_bytes)
     outbox.flush()
@@ -300,21 +300,27 @@ def _band(op: Conv2d, image: int, top: int, rows: int) -> _Chunk:
     return _Chunk(image, 1, top, rows, first, max(min(end, op.h) - first, 1), first - start)
 
 
-def _multiply(
-    op: Conv2d, chunk: _Chunk, spec: TpuSpec, source: int, bits: int, group: int, first: int, row: int, rows: int,
-    step: int, repeat: int,
-) -> MatrixMultiply:  # fmt: skip
-    """Patches of `rows` output positions from `first` + `row` on, times `repeat` tiles of a group's filters."""
-    channels = op.c // op.groups
-    (stride_h, stride_w), pad_w = op.strides, op.padding[1]
-    image = Image(
-        chunk.height, op.w, op.c, op.r, op.s, chunk.rows, op.output[1], stride_h, stride_w, chunk.above, pad_w,
-        op.dilation, group * channels, channels,
-    )  # fmt: skip
-    start = step * spec.array.rows
-    depth = min(repeat * spec.array.rows, channels * op.r * op.s - start)
-    pitch = op.c * bits // 8
-    return Convolve(
-        source, pitch, rows, depth, spec.array.columns, 0, bits=bits, repeat=repeat, image=image, first=first + row,
-        tap=start,
-    )  # fmt: skip
+class _Patches(NamedTuple):
+    """Patches of a chunk of images that lie in the unified buffer from `source` on, in `bits` a number."""
+
+    op: Conv2d
+    chunk: _Chunk
+    spec: TpuSpec
+    source: int
+    bits: int
+
+    def multiply(self, group: int, first: int, row: int, rows: int, step: int, repeat: int) -> MatrixMultiply:
+        """Those of `rows` output positions from `first` + `row` on, times `repeat` tiles of a group's filters."""
+        op, chunk, array = self.op, self.chunk, self.spec.array
+        channels = op.c // op.groups
+        (stride_h, stride_w), pad_w = op.strides, op.padding[1]
+        image = Image(
+            chunk.height, op.w, op.c, op.r, op.s, chunk.rows, op.output[1], stride_h, stride_w, chunk.above, pad_w,
+            op.dilation, group * channels, channels,
+        )  # fmt: skip
+        start = step * array.rows
+        depth = min(repeat * array.rows, channels * op.r * op.s - start)
+        return Convolve(
+            self.source, op.c * self.bits // 8, rows, depth, array.columns, 0, bits=self.bits, repeat=repeat,
+            image=image, first=first + row, tap=start,
+        )  # fmt: skip

@@ -223,8 +223,8 @@ class Emitter:
         )  # fmt: skip
 
     def activate(
-        self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, function: str = "identity",
-        shift: int = 0, first: int = 0,
+        self, acc: int, rows: int, columns: int, ub: int, pitch: int, bits: int, array: int, *,
+        function: str = "identity", shift: int = 0, first: int = 0,
     ) -> None:  # fmt: skip
         """Accumulators to the unified buffer."""
         self.add(Activate(acc, rows, columns, ub, pitch, function, bits, shift, array, first))

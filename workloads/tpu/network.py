@@ -195,8 +195,8 @@ class _Writer:
             if left < right:
                 target = out.address + first * out.pitch + left * self.wide
                 e.activate(
-                    acc, rows, right - left, target, out.pitch, self.network.bits, array, function, layer.shift,
-                    first=left - start,
+                    acc, rows, right - left, target, out.pitch, self.network.bits, array,
+                    function=function, shift=layer.shift, first=left - start,
                 )  # fmt: skip
 
     def _instruction(

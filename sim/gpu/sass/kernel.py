@@ -437,6 +437,7 @@ def sass_program(
     arrays: tuple[GlobalTensor, ...],
     shared_bytes: int,
     schedule: str,
+    *,
     contents: Mapping[str, np.ndarray] | None = None,
     cluster: tuple[int, int, int] | None = None,
 ) -> SassLaunchProgram:

@@ -218,7 +218,7 @@ def build(op: Attention, spec: GpuSpec, config: Flash3VarlenConfig) -> Program:
         strides = (rows.groups * rows.count * d, rows.count * d, d, 1)
         parts = GlobalTensor("part_o", (*shape, d), "fp32", strides, "scratch")
         tensors.append(parts)
-        kernels.append(combine(p, config.splits, rows, min(config.splits, COMBINED), parts, sums, p.o, listed))
+        kernels.append(combine(p, config.splits, rows, min(config.splits, COMBINED), parts, sums, p.o, parts_of=listed))
     lists = p.seqlens or p.table
     if p.op.window and op.queries == 1:
         lists = GlobalTensor("blocks_of", (op.batch, 1), "int32", (1, 1), "scratch")
@@ -443,7 +443,7 @@ class _Builder(flash3.Builder):
             return
         r.mbarrier_wait(empty, stage, step // self.c.stages - 1)
         at = WARP * self.copies.rows
-        self.copies.copy(r, to, tensor, t.batch, block * self.c.block_n, at, t.head, stage, alu=2)
+        self.copies.copy(r, to, tensor, t.batch, block * self.c.block_n, at, t.head, stage=stage, alu=2)
         r.cp_async_arrive(full, stage)
 
     def _await(self, r: RoleBuilder, full: MBarrier, stage: IntLike, phase: Expr) -> None:

@@ -468,7 +468,7 @@ class _Split:
 
 def combine(
     p: AttentionProblem, splits: int, rows: Rows, ahead: int, parts: GlobalTensor, sums: GlobalTensor,
-    outputs: GlobalTensor, parts_of: tuple[int, ...] = (), lse_out: GlobalTensor | None = None,
+    outputs: GlobalTensor, *, parts_of: tuple[int, ...] = (), lse_out: GlobalTensor | None = None,
 ) -> Kernel:  # fmt: skip
     """The second kernel: a warp a row, with `ahead` parts on their way. parts_of: each sequence, where they differ; 0
     where its outputs are there already. lse_out: [batch, key head, row], of what both kernels have seen."""

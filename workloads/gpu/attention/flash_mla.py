@@ -195,7 +195,7 @@ def build(op: Attention, spec: GpuSpec, config: FlashMlaConfig) -> Program:
         parts = GlobalTensor("part_o", (*shape, d), "fp32", (*(s * d for s in strides), 1), "scratch")
         tensors.append(parts)
         listed = tuple(count if count > 1 else 0 for count in counts)
-        kernels = [combine(p, most, rows, min(most, COMBINED), parts, sums, p.o, listed)]
+        kernels = [combine(p, most, rows, min(most, COMBINED), parts, sums, p.o, parts_of=listed)]
     kernels.insert(0, _Builder(p, config, counts, sums, parts).kernel())
     return Program(f"{op}", tuple(tensors), tuple(kernels), str(config), {"config": config})
 

@@ -80,7 +80,7 @@ class KeyCopies:
 
     def copy(
         self, r: RoleBuilder, to: Blocked, tensor: GlobalTensor, batch: Expr, first: Expr, at: IntLike, head: Expr,
-        stage: IntLike = 0, alu: int = 0, column: IntLike = 0,
+        *, stage: IntLike = 0, alu: int = 0, column: IntLike = 0,
     ) -> None:  # fmt: skip
         """Rows `first + at` and on of a sequence, from `column` on, to rows `at` and on of a tile. alu: instructions
         beside each copy."""

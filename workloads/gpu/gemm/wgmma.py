@@ -627,8 +627,8 @@ class _Builder:
         step = unit.first + k
         stage, depth = self.ring.stage(step), (unit.k_begin + k) * c.tile_k
         self.ring.acquire(r, step, self.sx.stage_bytes + self.sy.stage_bytes + _scale_bytes(self.p, c))
-        self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, self.rank_n, c.cluster_n)
-        self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, self.rank_m, c.cluster_m)
+        self._load(r, self.x, self.sx, unit, x_row, c.tile_m, depth, stage, share=self.rank_n, sharers=c.cluster_n)
+        self._load(r, self.y, self.sy, unit, y_row, c.tile_n, depth, stage, share=self.rank_m, sharers=c.cluster_m)
         if self.p.scales:
             box = self.p.scales[0][unit.tile.batch, unit.k_begin + k : 1, x_row : c.tile_m]  # type: ignore[misc]
             r.tma_load(self.scales.stage(stage), box, self.ring.full, stage)
@@ -680,7 +680,7 @@ class _Builder:
 
     def _load(
         self, r: RoleBuilder, operand: Operand, tile: SharedTile, unit: Unit, row: Expr, rows: int, depth: Expr,
-        stage: Expr, share: IntLike, sharers: int,
+        stage: Expr, *, share: IntLike, sharers: int,
     ) -> None:  # fmt: skip
         """This CTA's share of the tile, to all CTAs that use it: one TMA load, or one a block. A share is whole groups
         of eight rows; where they do not come out even, the first CTAs load one more."""
@@ -992,13 +992,13 @@ class _Builder:
             store = partial(self._store_subtile, r, unit, piece, (x_row, y_row), band * c.band, group, warps)
             before = band * (whole + (rest > 0))
             with r.loop("subtile", whole) as s:
-                store((before + s) % staging.stages, s * columns, columns)
+                store(buffer=(before + s) % staging.stages, at=s * columns, columns=columns)
             if rest:
-                store(Const((before + whole) % staging.stages), Const(whole * columns), rest)
+                store(buffer=Const((before + whole) % staging.stages), at=Const(whole * columns), columns=rest)
 
     def _store_subtile(
         self, r: RoleBuilder, unit: Unit, piece: Piece, tile: tuple[Expr, Expr], band: int, group: int, warps: int,
-        buffer: Expr, at: Expr, columns: int,
+        *, buffer: Expr, at: Expr, columns: int,
     ) -> None:  # fmt: skip
         """`columns` columns, beginning with `at`, of the rows that begin with `band`, through `buffer`. tile: first row
         and column of the tile."""

@@ -77,7 +77,7 @@ def _grid(spec: GpuSpec, shape: tuple[int, int], dtype: str) -> _Grid:
 
 def kernels(
     name: str, spec: GpuSpec, shape: tuple[int, int], matrices: Sequence[GlobalTensor], numbers: Sequence[GlobalTensor],
-    results: Sequence[GlobalTensor], cost: Cost, compute: Callable[..., Sequence[Array]], numbers_in: str = "fp32",
+    results: Sequence[GlobalTensor], cost: Cost, compute: Callable[..., Sequence[Array]], *, numbers_in: str = "fp32",
 ) -> ColumnSums:  # fmt: skip
     """Sums over the rows of `shape`.
 

@@ -329,7 +329,7 @@ def _write_sweep(
 
 def row_numbers(
     name: str, spec: GpuSpec, shape: tuple[int, int], x: GlobalTensor, y: GlobalTensor, config: RowConfig, opcode: str,
-    vector: int = 0, place: Cost | None = None,
+    *, vector: int = 0, place: Cost | None = None,
 ) -> Kernel:  # fmt: skip
     """One kernel: the maximum (fmnmx) or sum (fadd) of each row. vector: elements of an access, 0 for the widest;
     place: instructions an element that also find the maximum's place."""

@@ -193,7 +193,9 @@ def _columns(op: Sum, spec: GpuSpec, config: ColumnConfig) -> Program:
     y = lanes.tensor(op.results[0], "output", (1, op.shape[1]))
     kept = lanes.sum_format(x.dtype, y.dtype)
     cost = lanes.total(lanes.ADDITION[kept], lanes.widen(x.dtype, kept))
-    made = columns.kernels("sum_columns", spec, op.shape, (x,), (), (y,), cost, lambda v: (v.sum(axis=0),), kept)
+    made = columns.kernels(
+        "sum_columns", spec, op.shape, (x,), (), (y,), cost, lambda v: (v.sum(axis=0),), numbers_in=kept
+    )
     return Program(str(op), (x, y, *made.scratch), made.kernels, str(config), {"config": config})
 
 
