@@ -39,7 +39,7 @@ from sim.gpu.language import (
     maximum,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import Array, check_head, padded
+from workloads.gpu.attention.blocks import WIDEST, Array, check_head, padded
 from workloads.gpu.attention.flash2 import SHAPE, SHAPE_MACS, Blocked
 from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
 from workloads.gpu.configuration import Configuration, Word
@@ -82,15 +82,31 @@ class Flash2BackwardConfig(Configuration):
         return row.cadence_cycles / row.macs / spec.sm.sub_cores
 
 
+TILES = {
+    64: (Flash2BackwardConfig(128, 128, 4, 4, 4), Flash2BackwardConfig(64, 128, 2, 4, 4)),
+    128: (Flash2BackwardConfig(64, 128, 2, 4, 2), Flash2BackwardConfig(64, 64, 4, 2, 2)),
+    WIDEST: (
+        Flash2BackwardConfig(64, 64, 4, 2, 2), Flash2BackwardConfig(64, 64, 4, 2, 2, stages=1),
+        Flash2BackwardConfig(32, 64, 2, 2, 2, stages=1), Flash2BackwardConfig(32, 32, 2, 2, 2, stages=1),
+    ),
+}  # fmt: skip
+"""By the columns of a head, the tiles, those for the most shared memory first. The library keeps V in registers where
+its tile of 64x64, for wide heads, does not fit; the smaller ones are assumed in its place."""
+
+
+def shared_bytes(op: AttentionBackward, config: Flash2BackwardConfig) -> int:
+    """Of a CTA: K and V, Q by stages, dO, the weights and their gradients."""
+    c, d = config, padded(op.head_dim)
+    elements = 2 * c.block_n * d + (c.stages + 1) * c.block_m * d + 2 * c.block_m * c.block_n
+    return elements * DTYPE_BYTES[op.chosen_dtype]
+
+
 def default_config(op: AttentionBackward, spec: GpuSpec) -> Flash2BackwardConfig:
-    """The published tile (csrc/flash_attn/src/flash_bwd_launch_template.h), by the shared memory that there is."""
+    """The first of the published tiles (csrc/flash_attn/src/flash_bwd_launch_template.h) for which there is shared
+    memory."""
     d, room = padded(op.head_dim), spec.shared.max_per_cta_bytes
-    if d <= 64:
-        config = Flash2BackwardConfig(128, 128, 4, 4, 4)
-    elif d <= 128:
-        config = Flash2BackwardConfig(64, 128, 2, 4, 2)
-    else:
-        config = Flash2BackwardConfig(64, 64, 4, 2, 2, stages=2 if d < 256 or room >= 176 << 10 else 1)
+    tiles = next(tiles for columns, tiles in TILES.items() if d <= columns)
+    config = next((tile for tile in tiles if shared_bytes(op, tile) <= room), tiles[-1])
     splits = ceil_div(spec.sm.count, op.batch * op.heads) if op.deterministic == "1" else 0
     return replace(config, splits=splits)
 
