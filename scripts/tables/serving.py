@@ -38,6 +38,8 @@ HABITS = {
 """By framework: whether prompts come beside the sequences that decode, tokens of a step (vLLM's `SchedulerConfig`,
 TensorRT-LLM's `max_num_tokens`, SGLang's `chunked_prefill_size` on 80 GB), tokens of a page."""
 
+BY_BLOCK = ("qwen3-235b-a22b",)
+"""Models that are served from their checkpoint in fp8, whose scales are by block; DeepSeek's own is such a one."""
 FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "bf16"}
 """Of products. Experts of GPT-OSS are served as published, in mxfp4; rows name all formats of 4 bits alike."""
 GROUP = ("model", "machine", "dtype", "framework")
@@ -61,8 +63,9 @@ def deployment(row: Mapping[str, str]) -> str:
     if gpus > 8:
         raise InputError("several nodes")
     parallel = f"tp={gpus}" + (f" ep={ep}" if ep > 1 else "") + (f" adp={gpus // sharers}" if gpus > sharers else "")
-    lengths = f"isl={row['isl']} osl={row['osl']}"
-    return f"{row['model']} {parallel} {lengths} dtype={FORMATS[row['dtype']]} {HABITS[row['framework']]}"
+    scale = " scale=block" if row["model"] in BY_BLOCK and FORMATS[row["dtype"]] == "fp8" else ""
+    form = f"isl={row['isl']} osl={row['osl']} dtype={FORMATS[row['dtype']]}{scale}"
+    return f"{row['model']} {parallel} {form} {HABITS[row['framework']]}"
 
 
 def run(asked: Iterable[dict[str, str]], known: Sequence[dict[str, Any]], keep: Path, workers: int) -> None:
