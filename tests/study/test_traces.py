@@ -123,6 +123,7 @@ def test_operators_that_runtimes_bring_along(tmp_path: Path) -> None:
     trace.kernel("void cudnn::convolve()", 4.0, conv)
     trace.ran("void silu_and_mul", 2.0, "_C::silu_and_mul", ([4, 64],), ([4, 128],))
     trace.ran("void rms_norm", 2.0, "_C::rms_norm", ([4, 64],), ([4, 64],), ([64],), 1e-6)
+    trace.ran("void fused_add_rms_norm", 2.0, "_C::fused_add_rms_norm", ([4, 64],), ([4, 64],), ([64],), 1e-6)
     trace.ran("void cache", 2.0, "_C_cache_ops::reshape_and_cache_flash", ([4, 2, 32],), ([4, 2, 32],),
               ([9, 16, 2, 32],), ([9, 16, 2, 32],), ([4], LONG))  # fmt: skip
     trace.ran("void group_norm", 2.0, "aten::native_group_norm", ([2, 8, 4, 4],), ([8],), ([8],), 2, 8, 16, 4, 1e-5)
@@ -135,6 +136,7 @@ def test_operators_that_runtimes_bring_along(tmp_path: Path) -> None:
         "aten::cudnn_convolution": f"conv2d n=2 c=8 h=16 w=16 k=16 r=3 s=3 pad=1 {own} acc=fp32",
         "_C::silu_and_mul": f"pointwise n=256 chain=silu+mul {own}",
         "_C::rms_norm": f"rmsnorm rows=4 cols=64 {own}",
+        "_C::fused_add_rms_norm": f"rmsnorm rows=4 cols=64 {own} add=1",
         "_C_cache_ops::reshape_and_cache_flash": f"copy n=512 {own}",
         "aten::native_group_norm": f"layernorm rows=8 cols=32 {own} affine=0 + {channels}",
     }

@@ -338,10 +338,17 @@ def _norm(kind: str, weights: slice) -> Callable[[Arguments], Meant]:
 
 
 def _rms_norm_into(args: Arguments) -> Meant:
-    """vLLM's: result (or what is added to x), x, weight."""
+    """vLLM's: result, x, weight."""
     *given, weight = list(tensors_of(args))[:3]
     return Meant("norm", (given[-1], weight), given[-1].shape, weight.dtype,
                  {"kind": "rmsnorm", "cols": weight.size})  # fmt: skip
+
+
+def _added_rms_norm(args: Arguments) -> Meant:
+    """vLLM's: x, residual and weight; both matrices are written, too."""
+    x, residual, weight = list(tensors_of(args))[:3]
+    keys = {"kind": "rmsnorm", "cols": weight.size, "add": residual.name}
+    return Meant("norm", (x, weight, residual), x.shape, weight.dtype, keys)
 
 
 def _group_norm(args: Arguments) -> Meant:
@@ -483,7 +490,7 @@ _CALLS: Mapping[str, Callable[[Arguments], Meant | None]] = {
     **dict.fromkeys(("_softmax", "softmax", "_log_softmax", "log_softmax", "_safe_softmax"), _softmax),
     **dict.fromkeys(("native_layer_norm", "layer_norm"), _norm("layernorm", slice(2, 4))),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _norm("rmsnorm", slice(2, 3))),
-    **{"_C::rms_norm": _rms_norm_into, "_C::fused_add_rms_norm": _rms_norm_into},
+    **{"_C::rms_norm": _rms_norm_into, "_C::fused_add_rms_norm": _added_rms_norm},
     "native_group_norm": _group_norm,
     "group_norm": lambda args: _group_norm((args[0], *args[2:4], 0, 0, 0, args[1])),
     **dict.fromkeys(("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit_no_training"),

@@ -323,20 +323,22 @@ def _chain(w: Writer, node: Node) -> list[Value] | None:
 
 def _norm(w: Writer, node: Node) -> list[Value]:
     """Rows of `cols` elements, each normalised by itself. kind: layernorm, rmsnorm. A second and third input are weight
-    and bias."""
+    and bias. add: what is added to the first one before."""
     x = w.tensor(node.inputs[0])
     cols, dtype, out = node.keys["cols"], x.dtype, w.tensor(node.outputs[0]).dtype
     rows = x.size // cols
     op: Operator
     if node.keys["kind"] == "rmsnorm":
-        op = RmsNorm(rows=rows, cols=cols, dtype=dtype, out=out)
+        op = RmsNorm(rows=rows, cols=cols, dtype=dtype, out=out, add="1" if "add" in node.keys else "0")
     else:
         op = LayerNorm(rows=rows, cols=cols, affine="1" if len(node.inputs) > 1 else "0", dtype=dtype, out=out)
     names = [name for name in node.inputs[1:] if w.tensor(name).size == cols]
     names += [f"{node.outputs[0]}.{number}" for number in range(2)]
     given = [w.taken(name, cols, dtype) if name in w.model.tensors else w.beside(name, cols, dtype)
-             for name, _ in zip(names, op.operands[1:], strict=False)]  # fmt: skip
-    return [w.g.call(node.label, op.with_defaults(dtype), w.taken(x.name, rows * cols, dtype), *given)]
+             for name, _ in zip(names, (o for o in op.operands if len(o.shape) == 1), strict=False)]  # fmt: skip
+    if "add" in node.keys:
+        given.append(w.taken(node.keys["add"], rows * cols, dtype))
+    return list(w.g.calls(node.label, op.with_defaults(dtype), w.taken(x.name, rows * cols, dtype), *given))[:1]
 
 
 def _softmax(w: Writer, node: Node) -> list[Value]:

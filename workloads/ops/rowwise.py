@@ -331,28 +331,36 @@ class LayerNormBackward(RowOperator):
 @operator("rmsnorm", kind="normalisation", example="rows=4k cols=1k")
 @dataclass(frozen=True)
 class RmsNorm(RowOperator):
-    """y = x / sqrt(mean x^2 + epsilon) * weight, by row; weight has one element a column."""
+    """y = x / sqrt(mean x^2 + epsilon) * weight, by row; weight has one element a column.
+
+    With `add=1` a residual is added to x first, and their sum is a result, too, in x's format.
+    """
+
+    add: str = choice("0", ("0", "1"), help="1: of the sum with a residual, which is stored too")
 
     @property
     def flops(self) -> int:
-        """Four an element: square, sum, product, weight."""
-        return 4 * self.rows * self.cols
+        """Four an element: square, sum, product, weight; with a residual one more."""
+        return (4 + int(self.add)) * self.rows * self.cols
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """x and weight."""
-        return (self.matrix("x"), Operand("weight", (self.cols,), self.chosen_dtype))
+        """x and weight, and the residual."""
+        more = (self.matrix("residual"),) if self.add == "1" else ()
+        return (self.matrix("x"), Operand("weight", (self.cols,), self.chosen_dtype), *more)
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """y."""
-        return (self.result("y"),)
+        """y, and the sum."""
+        return (self.result("y"), *((self.matrix("sum"),) if self.add == "1" else ()))
 
     def references(self, *operands: Array) -> tuple[Array, ...]:
-        """y."""
-        x, weight = operands
+        """y, and the sum."""
+        x, weight, *residual = operands
+        if residual:
+            x = round_to(x + residual[0], self.chosen_dtype)
         y = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + EPSILON) * weight
-        return (round_to(y, self.out_dtype),)
+        return (round_to(y, self.out_dtype), *((x,) if residual else ()))
 
 
 def row_statistics(x: Array) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arch.dtypes import DTYPE_BYTES
+from arch.errors import InputError
 from arch.rdu import RduSpec
 from sim.rdu.program import Call, Counter, Out, Output, Program, Section, Tensor, Value
 from workloads.ops import LayerNorm, RmsNorm, RowOperator, Softmax, SoftmaxBackward
@@ -68,6 +69,8 @@ def build(op: RowOperator, spec: RduSpec, config: RowConfig) -> Program:
 def choose(op: RowOperator, spec: RduSpec, schedule: str) -> list[tuple[RowConfig, int]]:
     """Blocks by estimated cycles: the launch, memory's time, and what fills the pipeline."""
     check_dtype(op, spec)
+    if isinstance(op, RmsNorm) and op.add == "1":
+        raise InputError(f"{op}: {spec.name} adds in a stage of a graph before it; nearest: add=0")
     ranked = []
     width = DTYPE_BYTES[str(op.dtype)]
     rate, load = spec.main_memory.bandwidth_bytes_per_s, load_cycles(spec)

@@ -55,6 +55,8 @@ CHECKED = (
     ("softmax rows=3 cols=9000 dtype=fp32", A100, "unfused"),
     ("layernorm_backward rows=70 cols=200 dtype=bf16", "h100-sxm", "auto"),
     ("rmsnorm rows=5 cols=1000 dtype=fp16", "t4", "torch"),
+    ("rmsnorm rows=20 cols=300 add=1 dtype=bf16", A100, "auto"),
+    ("rmsnorm rows=2 cols=5000 add=1 out=fp8 dtype=bf16", "h100-sxm", "cluster warps 8 rows 1 cluster 2"),
     ("rmsnorm rows=5 cols=1000 dtype=fp16", "v100-sxm2", "fused"),
     ("sum n=30000 dtype=fp32", A100, "auto"),
     ("sum n=100 dtype=fp16", "t4", "auto"),
@@ -387,3 +389,16 @@ def test_a_sum_executes_what_was_counted() -> None:
     counters = simulate("sum n=1048576 dtype=bf16", "h200-sxm", schedule="torch").record.kernels[1].counters
     assert counters["ctas"] == 128
     assert counters["warp_instructions"] == pytest.approx(656_290, rel=0.01)
+
+
+def test_a_norm_of_a_sum_reads_and_writes_two_matrices() -> None:
+    alone, added = (simulate(f"rmsnorm rows=1024 cols=4096 add={add} dtype=bf16", "h100-sxm") for add in "01")
+    for counter in ("dram_read_bytes", "l2_write_bytes"):
+        assert added.figures.counters[counter] == pytest.approx(2 * alone.figures.counters[counter], rel=0.01)
+    assert added.figures.device_ps > 1.3 * alone.figures.device_ps
+    with pytest.raises(InputError, match="schedule=torch"):
+        simulate("rmsnorm rows=4 cols=64 add=1 dtype=bf16", "h100-sxm", schedule="torch")
+    with pytest.raises(InputError, match="sn40l adds in a stage"):
+        simulate("rmsnorm rows=4 cols=64 add=1 dtype=bf16", "sn40l")
+    with pytest.raises(InputError, match="no instruction that converts fp8"):
+        simulate("rmsnorm rows=4 cols=64 out=fp8 dtype=bf16", A100)

@@ -75,19 +75,21 @@ def _build(op: Norm, spec: GpuSpec, config: RowConfig) -> Program:
     results = [lanes.tensor(o, "output", (op.rows, 1) if len(o.shape) == 1 else None) for o in op.results]
     x, *vectors = tensors
     y, *stats = results
+    residual = (vectors.pop(), stats.pop()) if _added(op) else None
     name = "layernorm" if isinstance(op, LayerNorm) else "rmsnorm"
     if _thrice(config):
         registers = triton_norm.registers(config)
         swept_thrice = RowKernel(name, spec, op.rows, op.cols, config, registers_=registers)
         kernel = swept_thrice.write(triton_norm.Sweeps(x, vectors, y, stats).write)
     else:
-        kernel = _Rows(op, spec, config, x, vectors, y, stats).kernel(name)
+        kernel = _Rows(op, spec, config, x, vectors, y, stats, residual).kernel(name)
     return Program(str(op), (*tensors, *results), (kernel,), str(config), {"config": config})
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Writes the kernel of a norm that keeps a row in registers, or (`config.elements`) reads it twice."""
+    """Writes the kernel of a norm that keeps a row in registers, or (`config.elements`) reads it twice. residual: what
+    is added to x, and where the sum goes."""
 
     op: Norm
     spec: GpuSpec
@@ -96,6 +98,7 @@ class _Rows:
     vectors: Sequence[GlobalTensor]
     y: GlobalTensor
     stats: Sequence[GlobalTensor]
+    residual: tuple[GlobalTensor, GlobalTensor] | None = None
 
     @property
     def wide(self) -> Cost:
@@ -115,11 +118,13 @@ class _Rows:
 
     def _fused(self, w: RowKernel) -> None:
         """Keeps the row: mean square of an RMS norm; of a layer norm mean, then squares of what is left."""
-        given = w.load(self.x)
+        given, arrived = w.load(self.x), w.arrived(self.x)
+        if self.residual is not None:
+            given, arrived = self._added(w, given), ()
         if isinstance(self.op, RmsNorm):
             total = w.reduce(
                 "total", "fadd", lanes.total(SUM, {"fmul.fp32": 1.0}, self.wide), (given,),
-                lambda ok, v: np.where(ok, v * v, 0.0).sum(axis=1), sums, after=w.arrived(self.x),
+                lambda ok, v: np.where(ok, v * v, 0.0).sum(axis=1), sums, after=arrived,
             )  # fmt: skip
             numbers = _numbers(w, (total,), self._root)
         else:
@@ -135,6 +140,16 @@ class _Rows:
             )
             self._store_stats(w, numbers)
         self._finish(w, given, numbers, ())
+
+    def _added(self, w: RowKernel, given: View) -> View:
+        """x with the residual, rounded and stored."""
+        assert self.residual is not None
+        residual, total = self.residual
+        cost = lanes.total(SUM, self.wide, self.wide, lanes.narrow(self.spec, total.dtype))
+        after = (*w.arrived(self.x), residual.name)
+        found = w.map("sum", cost, (given, w.load(residual)), lambda ok, v, r: v + r, dtype=total.dtype, after=after)
+        w.store(total, found)
+        return found
 
     def _swept(self, w: RowKernel) -> None:
         """Reads the row twice: for its sums (a layer norm's by Welford), then for what is written."""
@@ -292,9 +307,14 @@ def _build_backward(op: LayerNormBackward, spec: GpuSpec, config: RowConfig) -> 
 @register("layernorm_backward", "gpu", "auto")
 def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") -> Choice:
     """The kernel of a norm: `auto` and `fused` take the best. The backward form has only `fused`."""
-    for dtype in (op.chosen_dtype, op.out_dtype):
-        lanes.check_format(op, dtype)
+    lanes.check_format(op, op.chosen_dtype)
+    if op.out_dtype in lanes.FP8:
+        lanes.check_conversions(op, spec, op.out_dtype)
+    else:
+        lanes.check_format(op, op.out_dtype)
     kinds = {LayerNorm: KINDS, RmsNorm: _CHOSEN, LayerNormBackward: ("fused",)}[type(op)]
+    if _added(op):  # PyTorch adds in a kernel of its own
+        kinds = tuple(kind for kind in kinds if kind != "torch")
     words = schedule.split()
     if schedule != "auto" and (not words or words[0] not in kinds):
         raise unknown_schedule(op, spec, schedule, kinds)
@@ -304,7 +324,7 @@ def choose(op: Norm | LayerNormBackward, spec: GpuSpec, schedule: str = "auto") 
     configs = [config for kind in wanted for config in _configs(op, spec, kind)]
     if len(words) > 1:
         configs = [(configs[0] if configs else RowConfig(words[0], 8, 1)).changed(schedule)]
-        rows.check(spec, op.cols, configs[0], tensors=2 if isinstance(op, LayerNormBackward) else 1)
+        rows.check(spec, op.cols, configs[0], tensors=_matrices(op))
     found = rows.ranked(op, spec, configs, lambda config: _estimate(op, spec, config))
     return Choice(found[0][0], found)
 
@@ -318,22 +338,31 @@ def _configs(op: Norm | LayerNormBackward, spec: GpuSpec, kind: str) -> list[Row
         return [triton_norm.config(op.cols * DTYPE_BYTES[op.chosen_dtype], op.cols)]
     if kind == "cluster":
         return rows.cluster_candidates(spec, op.cols)
-    return rows.register_candidates(spec, "fused", op.cols, 2 if isinstance(op, LayerNormBackward) else 1)
+    return rows.register_candidates(spec, "fused", op.cols, _matrices(op))
+
+
+def _added(op: Norm | LayerNormBackward) -> bool:
+    """Whether a residual is added first."""
+    return isinstance(op, RmsNorm) and op.add == "1"
+
+
+def _matrices(op: Norm | LayerNormBackward) -> int:
+    """Matrices that are read."""
+    return 2 if isinstance(op, LayerNormBackward) or _added(op) else 1
 
 
 def _estimate(op: Norm | LayerNormBackward, spec: GpuSpec, config: RowConfig) -> list[Load]:
     size = op.rows * op.cols * DTYPE_BYTES[op.chosen_dtype]
     cost = lanes.total(SUM, DIFFERENCE, SQUARES, SCALE_SHIFT)
-    backward = isinstance(op, LayerNormBackward)
-    thrice = _thrice(config)
+    thrice, matrices = _thrice(config), _matrices(op)
     if config.elements and not thrice:
         cost = lanes.total(cost, WELFORD)
     return [
         rows.load(
-            spec, op.rows, op.cols, config, read_bytes=size * (2 if backward else 1),
-            written_bytes=op.rows * op.cols * DTYPE_BYTES[op.out_dtype], cost=cost,
+            spec, op.rows, op.cols, config, read_bytes=size * matrices,
+            written_bytes=op.rows * op.cols * DTYPE_BYTES[op.out_dtype] + size * _added(op), cost=cost,
             reductions=1 if isinstance(op, RmsNorm) or (config.elements and not thrice) else 2,
             sweeps=3 if thrice else 2 if config.elements else 1,
-            tensors=2 if backward else 1,
+            tensors=matrices,
         )
     ]  # fmt: skip
