@@ -155,9 +155,9 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         kernels.append(product(down, spec, config))
     kernels.append(steps.add_up(op, b, spec, second, weights, y))
     given = [x, *(tensor for name, tensor in inputs.items() if name != "x")]
-    made += [first, *((active, inner, scales) if op.blockwise else (inner,)), second]
-    aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in made if len(tensor.shape) == 3))
-    tensors = (*given, *made, *found.tensors, *aliases, y)
+    rows = (first, *((active, inner, scales) if op.blockwise else (inner,)), second)
+    aliases = (in_a_row(ids), *(steps.by_rows(tensor) for tensor in rows))
+    tensors = (*given, *made, *found.tensors, *rows, *aliases, y)
     settings = {"config": config, "stored": {"x": tokens.stored, "sx": lambda given: tokens.stored(given.T)}}
     return Program(str(op), tensors, tuple(kernels), str(config), settings)
 
