@@ -55,6 +55,13 @@ BUS_FREE, WRITING, ACTIVATE_FREE, PENDING_ATOMS, PENDING_WRITES, LAST_DRAINED, D
 
 CHANNEL_WORDS = 8
 
+RANK = 16
+"""Banks that take turns at refresh, as those of a rank of HBM, GDDR and LPDDR do. Further banks lie between them."""
+
+ONE = 1 << 16
+GOLDEN = 40503
+"""Of `ONE`, the golden ratio's share: its multiples lie evenly, however many there are."""
+
 NO_PLACE = 1 << 62
 """A tick after all others: where a channel's queue has no place."""
 
@@ -173,7 +180,7 @@ class DramSpec(NamedTuple):
     refresh_first: int
     """When the first bank of the first channel has its first one."""
     refresh_gap: int
-    """Between refreshes of neighbouring banks."""
+    """Between refreshes of neighbouring banks of a rank."""
     refresh_step: int
     """Between refreshes of the same bank of neighbouring channels."""
     page_policy: int
@@ -210,8 +217,8 @@ def lower_dram(dram: DramFigures, unit_bytes: int, clock_hz: int) -> DramSpec:
     refi, rfc = (ps_to_ticks(ps, clock_hz) for ps in (dram.t_refi_ps, dram.t_rfc_ps))
     # Banks in turn, those of a bank number channel by channel within its turn; or all of a channel, the channels one
     # after the other so that the last of them has just ended at tick 0.
-    together = getattr(dram, "refresh", "bank") == "all"
-    gap, step = refi // dram.banks, refi // (dram.banks * dram.channels)
+    together, turns = getattr(dram, "refresh", "bank") == "all", min(dram.banks, RANK)
+    gap, step = refi // turns, refi // (turns * dram.channels)
     row_multiplier, row_shift = reciprocal(dram.row_bytes // unit_bytes)
     bank_multiplier, bank_shift = reciprocal(dram.banks)
     rate = bytes_per_cycle(Fraction(dram.channel_bandwidth_bytes_per_s), clock_hz)

@@ -19,9 +19,12 @@ from sim.memory.dram import (
     BUS_FREE,
     CHANNEL_WORDS,
     DRAINED_BEFORE,
+    GOLDEN,
     LAST_DRAINED,
+    ONE,
     PENDING_ATOMS,
     PENDING_WRITES,
+    RANK,
     WRITING,
 )
 from sim.memory.hashing import divide, rotate
@@ -57,6 +60,18 @@ def ask_bank(spec, state, channel, unit):
     prefetch(state.bank, base + BANK_WORDS - 1)
 
 
+@kernel(inline=True)
+def refresh_at(spec, channel, bank):
+    """Tick of a bank's first refresh.
+
+    The banks of a rank are refreshed one after the other, evenly over the interval, or all at once, and channels of one
+    bank number likewise within its turn. Further ranks lie between, so that the first ones keep their times.
+    """
+    rank = bank // RANK
+    between = rank * GOLDEN % ONE * spec.refresh_gap // ONE
+    return spec.refresh_first + (bank - rank * RANK) * spec.refresh_gap + between + channel * spec.refresh_step
+
+
 @inner(inline=True)
 def open_row(spec, state, counters, t, channel, bank, row, atoms):
     """Find or make the batch of a row for a request at tick t; returns the index of the batch's words in `state.bank`.
@@ -77,10 +92,8 @@ def open_row(spec, state, counters, t, channel, bank, row, atoms):
     else:
         counters[_ROW_MISSES] += 1
     if spec.rfc > 0:
-        # Banks are refreshed one after the other, evenly over the interval, or all at once, and channels of one bank
-        # number likewise within its turn, whether a kernel runs or not.
-        since = activate - spec.refresh_first - bank * spec.refresh_gap - channel * spec.refresh_step
-        left = spec.rfc - since % spec.refi
+        # Whether a kernel runs or not.
+        left = spec.rfc - (activate - refresh_at(spec, channel, bank)) % spec.refi
         if left > 0:
             activate += left
             counters[_REFRESH_WAITS] += 1

@@ -12,7 +12,7 @@ from arch.memory import PagePolicy
 from sim.engine.clock import TICKS_PER_CYCLE
 from sim.memory.counters import MemoryCounter
 from sim.memory.dram import BANK_WORDS, DramSpec, DramState, lower_dram, new_dram_state, settle_dram
-from sim.memory.dram_kernel import bank_of, dram_read, dram_write
+from sim.memory.dram_kernel import bank_of, dram_read, dram_write, refresh_at
 from sim.memory.page_policy import POLICIES
 from tests.memory.machines import CLOCK_HZ, tiny
 
@@ -189,6 +189,21 @@ def test_channels_refresh_one_bank_after_the_other_and_do_not_wait_for_a_kernel(
             memory = Memory(t_refi_ps=1_600_000, t_rfc_ps=80_000)
             assert memory.read(t_ns, memory.unit(3), channel=channel) == ready + 114
     assert memory.read(0, memory.unit(15)) == 80 + 114  # the last bank's refresh, one interval before its first turn
+
+
+def test_more_banks_leave_the_refreshes_of_the_first_where_they_are() -> None:
+    """Those of a second and a third rank lie between, none at the time of another."""
+    t_refi, times = 1_600_000, {}
+    for banks in (16, 17, 24, 32, 48, 64):
+        spec = Memory(banks=banks, t_refi_ps=t_refi, t_rfc_ps=80_000).spec
+        times[banks] = [int(refresh_at(spec, 0, bank)) for bank in range(banks)]
+    assert all(of == times[64][:banks] for banks, of in times.items())
+    assert times[16] == [100 * (bank + 1) * NS for bank in range(16)]
+    for banks in (32, 48, 64):
+        interval = t_refi // 1000 * NS
+        within = sorted(time % interval for time in times[banks])
+        gaps = np.diff([*within, within[0] + interval])
+        assert interval / banks / 2 < min(gaps) <= max(gaps) < 1.7 * interval / banks
 
 
 def test_bus_turns_round_for_a_batch_of_writes_and_back() -> None:
@@ -387,7 +402,7 @@ def test_standard_wtr_and_rtw_turn_the_bus_round(standard: str) -> None:
 @pytest.mark.parametrize("bank", [0, 3])
 def test_standard_refi_and_rfc_a_bank_is_away(standard: str, bank: int) -> None:
     figures = Standard(standard, refresh=True).figures
-    first = (bank + 1) * (figures.t_refi_ps // figures.banks)
+    first = (bank + 1) * (figures.t_refi_ps // min(16, figures.banks))
     for at, ready in (
         (first - 1, first - 1),
         (first, first + figures.t_rfc_ps),
