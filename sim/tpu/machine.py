@@ -643,6 +643,8 @@ class Machine:
         yield from self._port(self.read_port, unit, size)
         self.counts.move("unified_buffer_read_bytes", size)
         if self._outbound == "store":
+            # Memory takes reads first: those that are asked for at this tick, too, are booked before.
+            yield env.timeout(0)
             taken = self._write_dram(self._activations_at + i.host, i.rows, i.row_bytes, i.host_pitch)
             busy, latency = taken - int(env.now), self._latency
         else:

@@ -13,6 +13,7 @@ from sim.app.report.text import percent, time_text, words
 from sim.app.report.verdict import (
     ALONE,
     MOVES,
+    SURE,
     WORTH_A_WORD,
     Claim,
     Sentence,
@@ -220,7 +221,8 @@ def _bound(figures: Figures) -> Sentence:
                 else "fewer bytes (a narrower format, more work for each value that comes in)"
             )
             what = f"{'Weight' if weights else 'External'} memory is busy: {percent(reached['dram'])} of its bandwidth."
-            return advised(what, bandwidth_claims("dram.bandwidth", reached["dram"]), [fewer])
+            sure = figures.running(reached["dram"]) >= SURE
+            return advised(what, bandwidth_claims("dram.bandwidth", reached["dram"]), [fewer], sure=sure)
         case "pcie":
             what = f"The link to the host is busy: {percent(reached['pcie'])} of one direction."
             claims = bandwidth_claims("pcie.bandwidth", reached["pcie"])
