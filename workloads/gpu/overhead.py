@@ -131,6 +131,12 @@ EXPERTS_EPILOGUE = Overhead(alu=22)
 PREFETCH_SETUP = Overhead(alu=180, imad=54)
 PREFETCH_STEP = Overhead(alu=13, imad=2)
 PREFETCH_PER_COPY = Overhead(alu=8)
+# Of operands that begin anywhere (alignments of 4, 2 and 1 value of 16 bit; sm_89): loops of 268, 330 and 536 with 16,
+# 32 and 64 LDG, and 8 STS of 16 B as before. Most of it lies among the multiplies.
+PREFETCH_PER_PART = Overhead(alu=3)
+"""A predicate for each load beyond one of 16 B."""
+PACK_PAIR = Overhead(alu=3)
+"""Two values of 2 B, each loaded by itself, to one register."""
 
 # SIMT, 128x128x8: prologue 290, loop 625 (512 FFMA, 32 LDS, 8 LDG, 8 STS), epilogue 480 to 577.
 SIMT_SETUP = Overhead(alu=140, imad=49)

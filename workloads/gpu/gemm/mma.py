@@ -17,7 +17,7 @@ from arch.gpu import GpuSpec
 from sim.gpu.language import IntLike, Op, RegisterTile, RoleBuilder, View, as_expr
 from workloads.gpu import overhead
 from workloads.gpu.gemm import threadblock
-from workloads.gpu.gemm.problem import Operand, Problem, ceil_div, without_groups
+from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, ceil_div, without_groups
 from workloads.gpu.gemm.threadblock import WARP_SIZE, ThreadblockConfig
 
 SHAPES = {
@@ -55,6 +55,7 @@ class TensorCore:
     scales = True
     moves = False
     widened: str | None = None
+    per_part: overhead.Overhead | None = None
     step, per_copy, setup, epilogue = (
         overhead.MMA_STEP,
         overhead.MMA_PER_COPY,
@@ -75,7 +76,7 @@ class TensorCore:
         if copy == "ldg":
             self.streams = True
             self.step, self.per_copy = overhead.PREFETCH_STEP, overhead.PREFETCH_PER_COPY
-            self.setup = overhead.PREFETCH_SETUP
+            self.per_part, self.setup = overhead.PREFETCH_PER_PART, overhead.PREFETCH_SETUP
 
     def shared_shape(self, operand: Operand, rows: int, depth: int) -> tuple[tuple[int, int], int, int]:
         """In the order of memory, in blocks of 128 B with permuted rows (XOR): fragments come without conflicts."""
@@ -94,8 +95,8 @@ class TensorCore:
         return (warp_m + warp_n) * depth * DTYPE_BYTES[self.dtype] * (2 if self.quad_pairs else 1)
 
     def store_bytes(self, operand: Operand) -> int:
-        """As loaded."""
-        return operand.vector_bytes
+        """16: a thread holds that much of a row, in however many loads it came."""
+        return MAX_VECTOR_BYTES
 
     def clear(self, r: RoleBuilder, acc: RegisterTile) -> None:
         """Nothing: the first multiply starts from zero."""

@@ -50,6 +50,7 @@ class Vector:
     """`Inner` of the vector pipes."""
 
     step, per_copy = overhead.SIMT_STEP, overhead.SIMT_PER_COPY
+    per_part: overhead.Overhead | None = None
     setup, epilogue = overhead.SIMT_SETUP, overhead.SIMT_EPILOGUE
     extra_registers = 33
     held_values = 4

@@ -183,6 +183,8 @@ class Inner(Protocol):
     """Instructions of a k step beside loads, stores and multiplies."""
     per_copy: Overhead
     """Further ones for each copy instruction."""
+    per_part: Overhead | None
+    """For each load of less than 16 B beyond the first of 16, among the multiplies; None: each is a copy by itself."""
     setup: Overhead
     """Before the main loop."""
     epilogue: Overhead
@@ -444,6 +446,16 @@ def _times(mix: Mix, times: int) -> Mix:
     return tuple((name, count * times) for name, count in mix)
 
 
+def _parts(inner: Inner, loads: int, vector: int) -> tuple[int, Overhead]:
+    """Of loads of `vector` bytes: how many copies they are parts of, and what they take beside these, among the
+    multiplies."""
+    if inner.per_part is None:
+        return loads, Overhead(0)
+    copies = ceil_div(loads * vector, MAX_VECTOR_BYTES)
+    parts = Overhead(0).plus(inner.per_part, loads - copies)
+    return copies, parts.plus(overhead.PACK_PAIR, loads // 2) if vector < 4 else parts
+
+
 def _code_bytes(c: ThreadblockConfig, inner: Inner) -> int:
     """Machine code: set-up, the unrolled k step, epilogue."""
     multiplies = c.warp_m * c.warp_n * c.tile_k // inner.macs
@@ -589,8 +601,9 @@ class Writer:
         scoreboard that says when the copies of A have read theirs."""
         depth = (unit.k_begin + k) * self.config.tile_k
         for copy in self.copies:
-            mix = overhead.mix(alu=self.inner.per_copy.alu * copy.count)
             vector = copy.operand.vector_bytes
+            whole, _ = _parts(self.inner, copy.count, vector)
+            mix = overhead.mix(alu=self.inner.per_copy.alu * whole)
             with self._copying(r, copy):
                 for piece in range(copy.pieces):
                     src = self.source(copy, unit, depth, piece)
@@ -788,9 +801,12 @@ class Writer:
                 load = self.inner.load(part.view, k_major)
                 loads.append(replace(load, count=load.count * (self.parts - 1), mix=_times(load.mix, self.parts - 1)))
         registers = [tile.whole for tile in self.fragments[0]] if held else []
+        step = self.inner.step
+        for copy in self.copies:
+            step = step.plus(_parts(self.inner, copy.pieces * copy.count, copy.operand.vector_bytes)[1], 1)
         self.inner.multiply(
             r, self.acc.whole, (*views, *registers), depth + (part_k if held else 0), Const(int(held)),
-            compute=_streamed_product(a, b), loads=tuple(loads), mix=self.inner.step.mix,
+            compute=_streamed_product(a, b), loads=tuple(loads), mix=step.mix,
         )  # fmt: skip
         self._load_fragments(r, self.parts - 1, stage)
 
@@ -908,9 +924,13 @@ def _stored_columns(p: Problem, c: ThreadblockConfig, inner: Inner) -> int:
 
 
 def _lines(operand: Operand, rows: int, depth: int) -> int:
-    """Lines of memory, whole or in part, that a k step reads of an operand."""
+    """Lines of memory, whole or in part, that a k step reads of an operand, in blocks of a line at most; in the mean of
+    all places within a line at which they begin."""
     long, across = (depth, rows) if operand.k_major else (rows, depth)
-    return across * ceil_div(long * DTYPE_BYTES[operand.dtype], LINE_BYTES)
+    width = DTYPE_BYTES[operand.dtype]
+    begins = math.gcd(LINE_BYTES, long * width, *(width * stride for stride in operand.tensor.strides if stride != 1))
+    blocks = ceil_div(long * width, LINE_BYTES)
+    return across * (long * width + blocks * (LINE_BYTES - begins)) // LINE_BYTES
 
 
 def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: int) -> Work:
@@ -924,8 +944,11 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     step_bytes = (c.tile_m + c.tile_n) * c.tile_k * width
     stored_bytes = step_bytes * DTYPE_BYTES[inner.widened or p.dtype] // width
     fragment_bytes = c.warps * inner.fragment_bytes(c.warp_m, c.warp_n, c.tile_k)
-    copies = step_bytes // (WARP_SIZE * c.warps * min(p.a.vector_bytes, p.b.vector_bytes))
-    issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + copies * (2 + inner.per_copy.alu)
+    vector = min(p.a.vector_bytes, p.b.vector_bytes)
+    loads = step_bytes // (WARP_SIZE * c.warps * vector)
+    copies, parts = _parts(inner, loads, vector)
+    issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + loads + parts.alu
+    issue += copies * (1 + inner.per_copy.alu)
     shared = transfer(fragment_bytes + stored_bytes, f.shared_rate)
     busy = max(int(per_sub_core * interval), per_sub_core * issue, 0 if inner.streams else shared)
     sync = f.barrier + f.barrier_per_warp * c.warps
