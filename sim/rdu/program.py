@@ -873,6 +873,8 @@ class Program:
         if not all(isinstance(call, Call) for call in sequence(f"{where}: calls", self.calls)) or not self.calls:
             raise InputError(f"{where}: calls={shown(self.calls)}: must be calls of sections, at least one")
         one_of(f"{where}: orchestration", self.orchestration, ("host", "hardware"))
+        for section in {id(call.section): call.section for call in self.calls}.values():
+            _refuse_races(section)
         whole(f"{where}: devices", self.devices, 1)
         whole(f"{where}: prefetch_room_bytes", self.prefetch_room_bytes)
         if self.reference is not None and not callable(self.reference):
@@ -901,6 +903,27 @@ class Program:
     def launches(self) -> int:
         """Kernel calls."""
         return sum(call.times for call in self.calls)
+
+
+def _refuse_races(section: Section) -> None:
+    """InputError where a section loads an array that it stores and no channel orders the two: only a store that depends
+    on the load of the very tile that it overwrites comes after it, whatever the timing."""
+    for load in (stage for stage in section.stages if stage.kind in ("load", "gather")):
+        for store in (stage for stage in section.stages if stage.kind == "store" and stage.tensor == load.tensor):
+            tiles = [(stage.origin, stage.tile, stage.over) for stage in (load, store)]
+            if load.kind == "gather" or tiles[0] != tiles[1] or load not in _upstream(store):
+                raise InputError(
+                    f"section {section.name}: {load.name} loads {store.tensor.name}, which {store.name} stores, and no "
+                    "channel orders them; load it in a later section, or read the stage that makes it"
+                )
+
+
+def _upstream(stage: Stage) -> list[Stage]:
+    """The stages whose tokens a stage depends on."""
+    found = [stage]
+    for one in found:
+        found += [read.output.stage for read in one.reads.values() if read.output.stage not in found]
+    return found
 
 
 def by_vectors(program: Program) -> Program:

@@ -6,6 +6,7 @@ the unified buffer that is ordered only by lucky timing is an error, whatever th
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from arch.arguments import shown, whole
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.tpu.areas import Area, reads, writes
+from sim.tpu.areas import Area, overlap, reads, writes
 from sim.tpu.program import (
     ACTIVATIONS,
     ELEMENTWISE,
@@ -96,6 +97,10 @@ def verify(program: Program, spec: TpuSpec) -> None:
     tiles = [0] * spec.array.count
     loaded: list[tuple[int, int, int]] = []  # first and last byte of weight memory that the host wrote, and when
     sent: list[tuple[int, int, int]] = []  # address and size of host memory that the chip wrote, and when
+    passed: dict[str, deque[tuple[int, Area]]] = {
+        read: deque(),
+        write: deque(),
+    }  # what each took from there or put there
     worked: list[tuple[int, int, int]] = []  # the same of pieces of work of the host
     rows = np.zeros((spec.array.count, spec.accumulators.rows), dtype=bool)
     users = np.zeros((2, spec.array.count, spec.accumulators.rows), dtype=np.int64)
@@ -127,6 +132,10 @@ def verify(program: Program, spec: TpuSpec) -> None:
             worked.append((*work.writes, issued[unit] + 1))
         if isinstance(i, ReadHostMemory | WriteHostMemory):
             size = (i.rows - 1) * i.host_pitch + i.row_bytes
+            area, other = Area(i.host, i.rows, i.row_bytes, i.host_pitch), write if i.unit == read else read
+            before = _unordered(passed[other], area, int(order.known[unit, index[other]]))
+            _need(number, i, order, index, i.unit, other, before)
+            passed[i.unit].append((issued[unit] + 1, area))
             if isinstance(i, WriteHostMemory):
                 sent.append((i.host, size, issued[unit] + 1))
             else:
@@ -176,6 +185,14 @@ def _check_numbers(program: Program) -> None:
 def _latest(areas: list[tuple[int, int, int]], address: int, size: int) -> int:
     """Number of the last access among `areas` that overlaps `size` bytes at `address`; 0: none."""
     return max((count for a, s, count in areas if a < address + size and address < a + s), default=0)
+
+
+def _unordered(passed: deque[tuple[int, Area]], area: Area, known: int) -> int:
+    """Number of the last access to what `area` overlaps of which a unit that knows of `known` does not know; 0: none.
+    Those of which it knows are forgotten: it never needs them again."""
+    while passed and passed[0][0] <= known:
+        passed.popleft()
+    return max((count for count, one in passed if overlap(one, area)), default=0)
 
 
 def _need(

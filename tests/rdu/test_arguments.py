@@ -20,6 +20,18 @@ def _loaded(**given: Any) -> Any:
     section.store("out", Tensor("y", (4, 8), "bf16", "output"), (row, 0), out.read(**given), (row,))
 
 
+def _again(ahead: int = 0, *, apart: bool = False) -> Program:
+    """A section that stores the tile of an array from which it has loaded one, `ahead` rows before. apart: what it
+    stores comes from elsewhere."""
+    row, section, x = Counter("row", 4), Section("s"), Tensor("x", (8, 8), "bf16")
+    out = section.load("in", x, (row * 1 + ahead, 0), (1, 8), (row,))
+    if apart:
+        section.store("other", Tensor("z", (4, 8), "bf16", "output"), (row, 0), out, (row,))
+        out = section.load("more", Tensor("y", (4, 8), "bf16"), (row, 0), (1, 8), (row,))
+    section.store("out", x, (row, 0), out, (row,))
+    return Program("p", (Call(section),), "by hand")
+
+
 NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "trips": (lambda: Counter("k", 2.5), "counter k: trips=2.5: must be a whole number from 1"),  # type: ignore[arg-type]
     "endless": (lambda: walk((Counter("a", 10**6), Counter("b", 10**6))), "takes at least 1000000000000 steps"),
@@ -36,6 +48,8 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "call": (lambda: Call(3), "call: section=3"),  # type: ignore[arg-type]
     "calls": (lambda: Program("p", (), "by hand"), "program p: calls=.*at least one"),
     "stride": (lambda: _loaded(stride=0), "in -> out: stride=0"),
+    "race": (lambda: _again(4), "section s: in loads x, which out stores, and no channel orders them"),
+    "race of one tile": (lambda: _again(apart=True), "in loads x, which out stores, and no channel orders them"),
 }
 
 
@@ -44,3 +58,8 @@ def test_nonsense_is_refused_where_it_is_written(case: str) -> None:
     make, message = NONSENSE[case]
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_tile_may_be_stored_where_it_was_loaded() -> None:
+    """The store waits for the load's token."""
+    assert _again().tensors[0].name == "x"

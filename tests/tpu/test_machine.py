@@ -219,6 +219,9 @@ LOAD = "read_host_memory host=0 address=0 rows=4 row_bytes=8 host_pitch=8 pitch=
 WEIGHTS = "read_weights address=0\n"
 WAIT = "sync waiter=matrix0 after=host_read\n"
 MULTIPLY = "matrix_multiply ub=0 pitch=8 rows=4 depth=8 columns=4 acc=0\n"
+BEHIND = LOAD.replace("address=0", "address=4096")
+DRAIN = "sync waiter=host_write after=host_read\n"
+STORE = "write_host_memory ub=0 host=0 rows=4 row_bytes=8 pitch=8 host_pitch=8\n"
 ACTIVATE = "activate acc=0 rows=4 columns=4 ub=64 pitch=4\n"
 
 
@@ -235,8 +238,10 @@ def refusal(text: str, *figures: str) -> str:
     return ""
 
 
-def test_the_program_that_the_wrong_ones_are_made_of_runs() -> None:
+def test_the_programs_that_the_wrong_ones_are_made_of_run() -> None:
     assert refusal(LOAD + WEIGHTS + WAIT + MULTIPLY + ACTIVATE) == ""
+    assert refusal(LOAD + DRAIN + STORE + "sync waiter=host_read after=host_write\n" + BEHIND) == ""
+    assert refusal(LOAD + DRAIN + STORE + BEHIND.replace("host=0", "host=32")) == ""
 
 
 @pytest.mark.parametrize(
@@ -255,6 +260,11 @@ def test_the_program_that_the_wrong_ones_are_made_of_runs() -> None:
         (WEIGHTS.replace("address=0", "address=64"), "of weight memory, which holds 64"),
         (LOAD + LOAD.replace("pitch=8\n", "pitch=4\n"), "pitch=4: a row has 8 bytes"),
         (LOAD + WEIGHTS + WAIT + MULTIPLY + LOAD, "may overwrite what matrix0 still uses; missing: sync waiter=host_r"),
+        (LOAD + DRAIN + STORE + BEHIND, "may come before host_write has ended; missing: sync waiter=host_read"),
+        (
+            BEHIND + DRAIN + LOAD + STORE.replace("ub=0", "ub=4096"),
+            "may come before host_read has ended; missing: sync",
+        ),
         ("sync waiter=matrix1 after=host_read", "there is no unit matrix1"),
         (WEIGHTS.replace("\n", " array=1\n"), "array.count = 1"),
         ("interrupt_host work=x", "work=x: the program has none"),
