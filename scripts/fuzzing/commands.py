@@ -26,7 +26,13 @@ _COMMANDS = (
     "check a --config tilewave.toml --tolerance 1% --format text",
     "history a --config tilewave.toml --last 3 --metric cycles",
     "diff a.json b.json --tolerance 1% --json",
-    "validate --reference rows.csv --arch t4 --op gemm --half held --workers 1 --store store",
+    "validate --reference rows.csv --arch t4 --op gemm --split held --workers 1 --store store",
+    "validate step.json --arch t4 --clock isolated --kernels best",
+    f"run {_GEMM} --arch t4 --as profiler --beside cublas",
+    "run llama model=./config.json phase=decode batch=1 seq=16 --arch t4 --strict",
+    "serve config.json isl=8 osl=2 concurrency=1 tp=1 --arch t4 --vary concurrency=1,2 --workers 1 --store store",
+    "export vidur config.json tp=1 tokens=8 batch=1 keys=16 --arch t4 --workers 1 --store store --out tables",
+    "new-machine --base t4 --sms 20 --tensor 2x --l2 8MiB --dram 400GB/s --clock 1.2x --energy 0.7x -o mine.yaml",
     "archs t4 --set sm.count=4 --json", "archs --schema", "ops gemm --json", "opcodes t4 --json", "--version",
 )  # fmt: skip
 
@@ -38,7 +44,8 @@ def command(line: str, folder: Path) -> int:
 
     for name, text in (("tilewave.toml", samples.CONFIG), ("cycles.lock", samples.LOCK), ("a.json", samples.REPORT),
                        ("b.json", samples.REPORT), ("net.csv", samples.TOPOLOGY), ("scale.cfg", samples.SCALESIM),
-                       ("program.txt", samples.PROGRAM)):  # fmt: skip
+                       ("program.txt", samples.PROGRAM), ("config.json", samples.MODELS[0]),
+                       ("step.json", samples.TRACE)):  # fmt: skip
         file(text, folder, name)
     said = io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):

@@ -45,7 +45,10 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "exchange": lambda: kernels.exchange(),
     "butterfly": lambda: kernels.butterfly(),
     "two": lambda: kernels.two_kernels(),
+    "tensor memory": lambda: kernels.tensor_gemm(256, 64, 128),
+    "tensor memory of a pair": lambda: kernels.tensor_gemm(512, 64, 64, pair=True, clc=True),
 }
+BLACKWELL = load_arch("b200", ["gpc.count=1", "sm.count=2"])
 MACHINE, AMPERE = load_arch("h100-sxm", {"sm.count": 8, "gpc.count": 1}), load_arch("a100-sxm4-80gb")
 STEPS = "1000000"
 """What a mutant may take, so that thousands of cases end soon."""
@@ -171,10 +174,11 @@ def own_kernels(given: str, folder: Path) -> None:
     if not isinstance(program, Program):
         return
     addresses = program.addresses()
+    machine = BLACKWELL if name.startswith("tensor memory") else MACHINE
     for kernel in program.kernels:
-        lower_kernel(kernel, addresses, MACHINE)
+        lower_kernel(kernel, addresses, machine)
     inputs = {t.name: np.zeros(t.shape) for t in program.tensors if t.size_bytes < 1 << 22 and t.role == "input"}
-    device, logs = Device(MACHINE, log=True), []
+    device, logs = Device(machine, log=True), []
     try:
         for number, kernel in enumerate(program.kernels):
             assert isinstance(kernel, Kernel)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 from pathlib import Path
 
 from arch.leaves import leaves
 from arch.load import load_arch
 from fuzzing import samples
-from fuzzing.frame import changed_file, changed_json, file, kind
+from fuzzing.frame import changed_bytes, changed_file, changed_json, file, kind
+from fuzzing.programs import TRACE
 
 _OVERRIDES = (
     *("l2.size=60 MiB", "sm.count=66", "dram.bandwidth=1.5 TB/s", "instructions.ffma.fp32.interval=3 cycles"),
@@ -119,6 +122,32 @@ def _trace(text: str, folder: Path) -> object:
     from workloads.graphs.kineto import read_trace
 
     return read_trace(Path(file(text, folder, "trace.json")))
+
+
+@kind("packed trace of a profiler", gzip.compress(samples.TRACE.encode()), samples.bomb(gzip), change=changed_bytes)
+def _packed_trace(content: bytes, folder: Path) -> object:
+    from workloads.graphs.kineto import read_trace
+
+    return read_trace(Path(file(content, folder, "trace.json.gz")))
+
+
+@kind("packed trace of a kernel", lzma.compress(TRACE.encode()), samples.bomb(lzma), change=changed_bytes)
+def _packed_kernel(content: bytes, folder: Path) -> object:
+    from sim.gpu.sass.trace_files import read_trace
+
+    return read_trace(str(file(content, folder, "k.traceg.xz")))
+
+
+@kind("configuration of a model", *samples.MODELS, change=changed_file)
+@kind("fields of a model's configuration", *samples.MODELS, change=changed_json)
+def _model_config(text: str, folder: Path) -> object:
+    from workloads.parse import parse
+
+    path = file(text, folder, "config.json")
+    written = f"llama model={path} phase={{}} batch=2 seq=16"
+    return [
+        parse(written.format(phase)).with_defaults("bf16").graph(fused=True).macs for phase in ("prefill", "decode")
+    ]
 
 
 @kind("TPU program", samples.PROGRAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 PRESET = """base: t4
 title: a board of one's own
@@ -98,3 +99,21 @@ _EVENTS = [
 ]
 TRACE = json.dumps({"deviceProperties": [{"name": "NVIDIA H100"}],
                     "traceEvents": [{"ph": "X", "pid": 1, "tid": 1, **event} for event in _EVENTS]})  # fmt: skip
+
+_DECODER = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+            "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": 256}  # fmt: skip
+_EXPERTS = _DECODER | {"model_type": "qwen3_moe", "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+                       "moe_intermediate_size": 32}  # fmt: skip
+_LATENT = _DECODER | {
+    "model_type": "deepseek_v3", "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "moe_intermediate_size": 32, "num_key_value_heads": 4,
+}  # fmt: skip
+_WINDOWS = _DECODER | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2}
+MODELS = tuple(json.dumps(one) for one in (_DECODER, _EXPERTS, _LATENT, _WINDOWS))
+"""Configurations of small models, as `config.json` has them."""
+
+
+def bomb(packing: Any) -> bytes:
+    """Zeros that take 4 GiB once they are unpacked. packing: a module that packs."""
+    return packing.compress(bytes(64 << 20)) * 64

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import bisect
 import gzip
+import io
 import json
 import zlib
 from collections import Counter
@@ -32,6 +33,8 @@ _NO_TRACE = (
     zlib.error,
 )
 """What is raised by a file that holds something else."""
+MOST_BYTES = 512 << 20
+"""Of a trace, packed or not."""
 _NOT_THERE = "its launch is not in the trace"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _COLLECTIVES = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
@@ -76,21 +79,14 @@ class MeasuredTrace:
 def read_trace(path: Path) -> MeasuredTrace:
     """A trace from a file. InputError for what is none, and for one without shapes or without a device."""
     what = f"trace {path}"
-    content = reading.content(path, what, reading.MOST_BINARY_BYTES)
+    content = reading.content(path, what, MOST_BYTES)
     try:
-        return _read(path.name, what, json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content))
+        if content[:2] == b"\x1f\x8b":
+            content = reading.unpacked(gzip.GzipFile(fileobj=io.BytesIO(content)), what, MOST_BYTES)
+        return _read(path.name, what, json.loads(content))
     except InputError:
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        EOFError,
-        LookupError,
-        OSError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as e:
+    except _NO_TRACE as e:
         said = f"{type(e).__name__}: {e}"[:200]
         raise InputError(f"{what}: is no trace of PyTorch's profiler: {said}") from None
 
