@@ -908,13 +908,14 @@ class Program:
 def _refuse_races(section: Section) -> None:
     """InputError where a section loads an array that it stores and no channel orders the two: only a store that depends
     on the load of the very tile that it overwrites comes after it, whatever the timing."""
+    stores = [stage for stage in section.stages if stage.kind == "store"]
     for load in (stage for stage in section.stages if stage.kind in ("load", "gather")):
-        for store in (stage for stage in section.stages if stage.kind == "store" and stage.tensor == load.tensor):
+        for store in (stage for stage in stores if stage.tensor == load.tensor):
             tiles = [(stage.origin, stage.tile, stage.over) for stage in (load, store)]
             if load.kind == "gather" or tiles[0] != tiles[1] or load not in _upstream(store):
                 raise InputError(
-                    f"section {section.name}: {load.name} loads {store.tensor.name}, which {store.name} stores, and no "
-                    "channel orders them; load it in a later section, or read the stage that makes it"
+                    f"section {section.name}: {load.name} loads what {store.name} stores, and no channel "
+                    "orders them; load it in a later section, or read the stage that makes it"
                 )
 
 

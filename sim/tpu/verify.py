@@ -132,10 +132,10 @@ def verify(program: Program, spec: TpuSpec) -> None:
             worked.append((*work.writes, issued[unit] + 1))
         if isinstance(i, ReadHostMemory | WriteHostMemory):
             size = (i.rows - 1) * i.host_pitch + i.row_bytes
-            area, other = Area(i.host, i.rows, i.row_bytes, i.host_pitch), write if i.unit == read else read
-            before = _unordered(passed[other], area, int(order.known[unit, index[other]]))
-            _need(number, i, order, index, i.unit, other, before)
-            passed[i.unit].append((issued[unit] + 1, area))
+            taken, carrier = Area(i.host, i.rows, i.row_bytes, i.host_pitch), write if i.unit == read else read
+            before = _unordered(passed[carrier], taken, int(order.known[unit, index[carrier]]))
+            _need(number, i, order, index, i.unit, carrier, before)
+            passed[i.unit].append((issued[unit] + 1, taken))
             if isinstance(i, WriteHostMemory):
                 sent.append((i.host, size, issued[unit] + 1))
             else:

@@ -48,8 +48,8 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "call": (lambda: Call(3), "call: section=3"),  # type: ignore[arg-type]
     "calls": (lambda: Program("p", (), "by hand"), "program p: calls=.*at least one"),
     "stride": (lambda: _loaded(stride=0), "in -> out: stride=0"),
-    "race": (lambda: _again(4), "section s: in loads x, which out stores, and no channel orders them"),
-    "race of one tile": (lambda: _again(apart=True), "in loads x, which out stores, and no channel orders them"),
+    "race": (lambda: _again(4), "section s: in loads what out stores, and no channel orders them"),
+    "race of one tile": (lambda: _again(apart=True), "in loads what out stores, and no channel orders them"),
 }
 
 

@@ -946,8 +946,8 @@ def work(p: Problem, f: Figures, c: ThreadblockConfig, inner: Inner, resident: i
     fragment_bytes = c.warps * inner.fragment_bytes(c.warp_m, c.warp_n, c.tile_k)
     vector = min(p.a.vector_bytes, p.b.vector_bytes)
     loads = step_bytes // (WARP_SIZE * c.warps * vector)
-    copies, parts = _parts(inner, loads, vector)
-    issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + loads + parts.alu
+    copies, beside = _parts(inner, loads, vector)
+    issue = c.warp_m * c.warp_n * c.tile_k // inner.macs + inner.step.alu + loads + beside.alu
     issue += copies * (1 + inner.per_copy.alu)
     shared = transfer(fragment_bytes + stored_bytes, f.shared_rate)
     busy = max(int(per_sub_core * interval), per_sub_core * issue, 0 if inner.streams else shared)
