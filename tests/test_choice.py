@@ -19,12 +19,12 @@ from sim.app.families.choice import (
     RIVALS,
     SMALL_COST,
     WHOLE_PERCENT,
-    Kept,
+    RememberedRun,
     contenders,
     cost_of,
     decide,
 )
-from sim.app.families.family import LateError, Paced, runner_of
+from sim.app.families.family import LateError, PacedPlan, runner_of
 from sim.app.run import _plan, program_listing, request_of, run, run_recorded, trace
 
 
@@ -216,7 +216,7 @@ def test_a_candidate_that_does_not_fit_is_no_rival() -> None:
 def test_what_began_is_remembered() -> None:
     """The same choice at any state of the store, for one simulation."""
     asked = request_of("gemm m=2048 n=2048 k=2048 dtype=bf16", H100)
-    kept: dict[str, Kept] = {}
+    kept: dict[str, RememberedRun] = {}
     memory: Any = SimpleNamespace(get=kept.get, put=kept.__setitem__)
     first = decide(_plan(asked), memory=memory)
     assert first.paces
@@ -237,7 +237,7 @@ def test_what_began_is_remembered() -> None:
 )
 def test_a_pace_tells_about_what_the_whole_takes(work: str, machine: str) -> None:
     plan = _plan(request_of(work, machine))
-    assert isinstance(plan, Paced)
+    assert isinstance(plan, PacedPlan)
     whole = plan.run(0, None)
     with pytest.raises(LateError) as error:
         plan.begin(0, None, PROBED, 0)

@@ -22,7 +22,7 @@ from sim.app.study.case import Answer
 from sim.app.study.executors import Inline, Processes, Work
 from sim.app.study.store import ResultStore
 from sim.app.study.validate import Outcome, Validation, select, validate
-from sim.host.scopes import Replayed
+from sim.host.scopes import GraphReplay
 from tests.study.work import answer_of
 from workloads.accuracy.splits import SPLITS, split
 from workloads.parse import parse
@@ -314,7 +314,7 @@ def test_a_row_is_run_as_its_source_measured() -> None:
     assert request("flushed", l2="warm").l2 == "warm"
     assert request("flushed", scope="host", overhead_us=3.0).scope == "kernel"
     replayed = request("graph of layers", scope="graph", l2="mixed")
-    assert (replayed.scope, replayed.l2, replayed.bench.replayed) == ("graph", "warm", Replayed(6, 100))
+    assert (replayed.scope, replayed.l2, replayed.bench.replayed) == ("graph", "warm", GraphReplay(6, 100))
     assert request("graph of layers").bench.replayed is None
     assert request("locked", scope="graph").bench.replayed is None
     with pytest.raises(InputError, match="two kernels are left out: its times hold a second kernel"):

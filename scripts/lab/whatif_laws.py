@@ -51,8 +51,8 @@ from arch.spec import MachineSpec  # noqa: E402
 from arch.units import BYTES_PER_S, CYCLES  # noqa: E402
 from sim.app.families.choice import DEAREST_PERCENT, cost_of, decide  # noqa: E402
 from sim.app.families.family import (  # noqa: E402
+    CandidateRun,
     Plan,
-    Ran,
     runner_of,
 )
 from sim.app.report.record import RunRecord  # noqa: E402
@@ -376,7 +376,7 @@ class _Clocked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plan, name)
 
-    def run(self, number: int, *arguments: Any, **named: Any) -> Ran:
+    def run(self, number: int, *arguments: Any, **named: Any) -> CandidateRun:
         """As the plan does."""
         begun = process_time()
         try:
@@ -401,7 +401,7 @@ def choice(case: RandomCase) -> Choice | None:
     each = [(plan, number) for number in range(len(names))] + [(tuned, number) for number in more]
     names += [tuned.candidates[number][0] for number in more]
     estimates = [from_.candidates[number][1] for from_, number in each]
-    times: dict[int, Ran] = {}
+    times: dict[int, CandidateRun] = {}
     for number, (from_, own) in enumerate(each):
         with suppress(InputError):
             times[number] = from_.run(own, None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedConfiguration:
     """A configuration with what it takes, or why it does not run. configuration: constants, warps and stages."""
 
     configuration: dict[str, Any]
@@ -34,10 +34,10 @@ class Ranking(Shown):
 
     workload: str
     machine: str
-    rows: Sequence[Ranked]
+    rows: Sequence[RankedConfiguration]
 
     @property
-    def best(self) -> Ranked:
+    def best(self) -> RankedConfiguration:
         """The fastest."""
         return self.rows[0]
 
@@ -64,7 +64,7 @@ class Ranking(Shown):
             "schema_version": SCHEMA_VERSION, "workload": self.workload, "machine": self.machine, "rows": rows,
         }  # fmt: skip
 
-    def _cells(self, place: int, row: Ranked) -> tuple[str, ...]:
+    def _cells(self, place: int, row: RankedConfiguration) -> tuple[str, ...]:
         assert row.report is not None
         assert self.best.report is not None
         record, best = row.report.record, self.best.report.record
@@ -100,9 +100,9 @@ def autotune(
         try:
             report = Report(run(request_of(launch, machine, **options), part(progress, i, len(launches))))
         except InputError as error:
-            found.append(Ranked(configuration, None, str(error)))
+            found.append(RankedConfiguration(configuration, None, str(error)))
             continue
-        found.append(Ranked(configuration, report))
+        found.append(RankedConfiguration(configuration, report))
     ran = sorted((row for row in found if row.report), key=lambda row: row.report.record.time_ps if row.report else 0)
     if not ran:
         raise InputError(f"no configuration runs; the first: {found[0].reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.app.families.request import Bench
-from sim.host.scopes import Replayed
+from sim.host.scopes import GraphReplay
 from workloads.silicon.measurements import measurement
 
 
@@ -20,6 +20,6 @@ def bench_as(name: str, scope: str) -> Bench:
     settings = measurement(name).settings
     replays = settings.get("replays", 0) if scope == "graph" else 0
     return Bench(
-        replayed=Replayed(settings.get("layers", 1), replays) if replays else None,
+        replayed=GraphReplay(settings.get("layers", 1), replays) if replays else None,
         cold_code=settings.get("code") != "warm",
     )

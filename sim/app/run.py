@@ -15,8 +15,8 @@ from arch.load import load_arch
 from arch.spec import MachineSpec
 from sim.app.asked import asked_of
 from sim.app.cost import Cost, version
-from sim.app.families.choice import Memory, Tried, contenders, decide, settled
-from sim.app.families.family import Plan, Ran, Runner, runner_of
+from sim.app.families.choice import Memory, Trials, contenders, decide, settled
+from sim.app.families.family import CandidateRun, Plan, Runner, runner_of
 from sim.app.families.request import Progress, Request, part
 from sim.app.families.stepwise import StepwisePlan, runs_stepwise
 from sim.app.report.asked import titled
@@ -274,19 +274,19 @@ def _alone(plan: Plan, tune: bool = False) -> bool:
     return len(contenders(plan, tune)) == 1
 
 
-def _sole(plan: Plan, progress: Progress | None, wanted: Wanted) -> Tried | None:
+def _sole(plan: Plan, progress: Progress | None, wanted: Wanted) -> Trials | None:
     """The run of the only contender, recorded; None where it does not fit the machine, or shows that another candidate
     could be faster."""
     try:
         ran = plan.run(0, progress, wanted)
-        return Tried({0: ran}) if settled(plan, ran) else None
+        return Trials({0: ran}) if settled(plan, ran) else None
     except TooMuchError:
         raise
     except InputError:
         return None
 
 
-def _record(request: Request, plan: Plan, tried: Tried, cost: Cost) -> RunRecord:
+def _record(request: Request, plan: Plan, tried: Trials, cost: Cost) -> RunRecord:
     """What a report shows."""
     ran, subject = tried.best, plan.subject
     check, found = ran.check() if ran.check else (None, [])
@@ -329,7 +329,7 @@ def _belonging(machine: MachineSpec) -> list[str]:
     return [f"Changed, too, for it was not set: {', '.join(went)}."] if went else []
 
 
-def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
+def _candidates(plan: Plan, tried: Trials) -> list[Candidate]:
     """What was considered: what ran to its end, was given up or left, then the rest, in the order of the estimate."""
     simulated = [*tried.runs, *tried.late, *tried.paces]
     rest = [number for number in range(len(plan.candidates)) if number not in simulated]
@@ -347,7 +347,7 @@ def _candidates(plan: Plan, tried: Tried) -> list[Candidate]:
     ]
 
 
-def _timeline(request: Request, ran: Ran) -> Timeline:
+def _timeline(request: Request, ran: CandidateRun) -> Timeline:
     """What was recorded, with all that was asked and the versions of the programs that did it."""
     assert ran.timeline is not None
     found, asked = ran.timeline(), asked_of(request, _runner(request).options)

@@ -59,7 +59,7 @@ _ARGUMENTS = {"priority": 2, "first_word": 1, "victim": 2, "fill": 3, "touch": 3
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPolicy:
     """What became of a registered policy. policy: an object of its group's class; None where `problem` says why not."""
 
     entry: Registered
@@ -68,25 +68,27 @@ class Loaded:
 
 
 @cache
-def loaded(group: str) -> tuple[Loaded, ...]:
+def loaded(group: str) -> tuple[LoadedPolicy, ...]:
     """All policies of a group, in the order of their names. One that cannot be loaded is no error until it is asked
     for."""
     return tuple(_loaded(entry) for entry in registered(group))
 
 
-def _loaded(entry: Registered) -> Loaded:
+def _loaded(entry: Registered) -> LoadedPolicy:
     kind = _KINDS[entry.group]
     try:
         policy = entry.load()
     except Exception as error:  # whatever another package's module raises
-        return Loaded(entry, problem=f"cannot be loaded ({type(error).__name__}: {error})")
+        return LoadedPolicy(entry, problem=f"cannot be loaded ({type(error).__name__}: {error})")
     if not isinstance(policy, kind):
-        return Loaded(entry, problem=f"is a {type(policy).__name__}, must be a sim.engine.extensions.{kind.__name__}")
+        return LoadedPolicy(
+            entry, problem=f"is a {type(policy).__name__}, must be a sim.engine.extensions.{kind.__name__}"
+        )
     for field in fields(kind):
         function, count = getattr(policy, field.name), _ARGUMENTS.get(field.name)
         if count is not None and len(inspect.signature(function).parameters) != count:
-            return Loaded(entry, problem=f"{field.name} must take {count} arguments")
-    return Loaded(entry, policy)
+            return LoadedPolicy(entry, problem=f"{field.name} must take {count} arguments")
+    return LoadedPolicy(entry, policy)
 
 
 def policies(group: str) -> tuple[Any, ...]:

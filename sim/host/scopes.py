@@ -49,7 +49,7 @@ FIRST = Place()
 """The first stream, after what is before in it."""
 
 
-class Called(Protocol):
+class HostCall(Protocol):
     """Something that the host calls: its name and, the same at each asking, what goes onto the stream."""
 
     @property
@@ -65,7 +65,7 @@ class Called(Protocol):
 
 
 @dataclass(frozen=True)
-class Replayed:
+class GraphReplay:
     """How a benchmark replays a graph: layers that one replay runs after each other, replays between its events."""
 
     layers: int
@@ -121,7 +121,7 @@ def scope_ps(spec: GpuSpec, durations_ps: Sequence[int], scope: str) -> int:
 
 
 def calls_ps(
-    spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct", replayed: Replayed | None = None
+    spec: GpuSpec, calls: Sequence[Call], scope: str, form: str = "direct", replayed: GraphReplay | None = None
 ) -> int:
     """Time of a sequence of operators, in one of `SCOPES`, called in one of `FORMS`; picoseconds.
 
@@ -142,7 +142,7 @@ def calls_ps(
             raise ValueError(f"scope {scope}: must be one of {', '.join(SCOPES)}")
 
 
-def call_times(host: Host, calls: Sequence[Called], form: str) -> list[CallTime]:
+def call_times(host: Host, calls: Sequence[HostCall], form: str) -> list[CallTime]:
     """Runs the sequence once on an idle host: when each call was made and what its commands did."""
     issue = _Issue(host, calls)
     found: list[CallTime] = []
@@ -171,7 +171,7 @@ def call_times(host: Host, calls: Sequence[Called], form: str) -> list[CallTime]
 class _Issue:
     """The host program of a sequence, which may be run several times on the same streams."""
 
-    def __init__(self, host: Host, calls: Sequence[Called]) -> None:
+    def __init__(self, host: Host, calls: Sequence[HostCall]) -> None:
         self.host, self.calls = host, calls
         self.streams = {n: host.stream() for n in sorted({0, *(call.place.stream for call in calls)})}
         self.stream = self.streams[0]
@@ -265,7 +265,7 @@ def _graph_ps(spec: GpuSpec, calls: Sequence[Call]) -> int:
     return _mean_ps(issue.stream)
 
 
-def _replayed_ps(spec: GpuSpec, calls: Sequence[Call], replayed: Replayed) -> int:
+def _replayed_ps(spec: GpuSpec, calls: Sequence[Call], replayed: GraphReplay) -> int:
     """Between two events around some replays of a graph on an idle device."""
     host = Host(spec)
     issue = _Issue(host, calls)

@@ -83,7 +83,7 @@ class Plan(NamedTuple):
         return f"{self.algorithm} {self.wire.protocol} channels {self.channels}"
 
 
-class Ended(NamedTuple):
+class CollectiveCost(NamedTuple):
     """What a collective took. port_ps, copied_ps: for how long a device's port was busy, and its channels (of `nvls`,
     the warps that copy out) with copies inside it. sent_bytes: through the port of one device. values: result by
     device. sends: what each device's port carried."""
@@ -134,7 +134,7 @@ def last_of(devices: int, spread_ps: float) -> float:
     return spread_ps * NormalDist().inv_cdf((devices - 0.375) / (devices + 0.25))
 
 
-def run(plan: Plan, values: Sequence[Array] = ()) -> Ended:
+def run(plan: Plan, values: Sequence[Array] = ()) -> CollectiveCost:
     """Runs a collective to its end. values: one array a device, to be carried along (all_gather: its own part)."""
     return _RUNS[plan.algorithm](plan, values).run()
 
@@ -150,12 +150,12 @@ class _Run:
         self.sent_bytes = 0
         self.sends: list[Send] = []
 
-    def run(self) -> Ended:
+    def run(self) -> CollectiveCost:
         """All devices to their end."""
         devices = range(self.plan.devices)
         self.env.run(self.env.all_of([self.env.process(self.device(d)) for d in devices]))
         results = tuple(self.result(d) for d in devices) if self.values else ()
-        return Ended(
+        return CollectiveCost(
             self.plan.start_ps + int(self.env.now),
             self.port_ps,
             self.copied_ps,

@@ -89,7 +89,7 @@ _TREE_CORRECTION = {
 """By powers of two from 64 bytes."""
 
 
-class _Believed(NamedTuple):
+class _AssumedRates(NamedTuple):
     """What the library takes a generation of GPUs for, GB/s. ll: of flagged messages; line, tree: of one channel.
 
     switch: share of the rings' rate that sums in the switch reach; switch_channels: CTAs of their kernel."""
@@ -101,15 +101,15 @@ class _Believed(NamedTuple):
     switch_channels: int = 16
 
 
-_VOLTA = _Believed(ll=39, line=20, tree=24)
-_AMPERE = _Believed(ll=87.7, line=20, tree=24)
+_VOLTA = _AssumedRates(ll=39, line=20, tree=24)
+_AMPERE = _AssumedRates(ll=87.7, line=20, tree=24)
 _BELIEVED = {
     "volta": _VOLTA,
     "turing": _VOLTA,
     "ampere": _AMPERE,
     "ada": _AMPERE,
-    "hopper": _Believed(ll=141, line=36.7, tree=38.7),
-    "blackwell": _Believed(ll=282, line=40, tree=70, switch=0.74, switch_channels=24),
+    "hopper": _AssumedRates(ll=141, line=36.7, tree=38.7),
+    "blackwell": _AssumedRates(ll=282, line=40, tree=70, switch=0.74, switch_channels=24),
 }
 """`llMaxBws`, `perChMaxRingLL128Bws`, `perChMaxTreeBws`, `nvlsEfficiency` and `NVLS_NCHANNELS` for one node, by compute
 capability from below."""
@@ -186,7 +186,7 @@ _Way = tuple[str, str, float, float]
 """Algorithm, protocol, latency in us, GB/s of the buffer."""
 
 
-def _rings(b: _Believed, path: Path, kind: Kind, devices: int) -> list[_Way]:
+def _rings(b: _AssumedRates, path: Path, kind: Kind, devices: int) -> list[_Way]:
     steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
     rates = {"LL": min(b.ll, path.rings / 2), "Simple": path.rings}
     if path.nvlink:
@@ -197,7 +197,7 @@ def _rings(b: _Believed, path: Path, kind: Kind, devices: int) -> list[_Way]:
     ]
 
 
-def _trees(b: _Believed, path: Path, devices: int, size_bytes: int) -> list[_Way]:
+def _trees(b: _AssumedRates, path: Path, devices: int, size_bytes: int) -> list[_Way]:
     """Within a node trees are chains; they are weighed, and no buffer makes them the best."""
     searched = max(1, path.channels // 2)
     whole = min(0.92 * path.rings, searched * b.tree)
@@ -216,7 +216,7 @@ def _trees(b: _Believed, path: Path, devices: int, size_bytes: int) -> list[_Way
     ]
 
 
-def _switch(b: _Believed, path: Path, kind: Kind, devices: int) -> _Way:
+def _switch(b: _AssumedRates, path: Path, kind: Kind, devices: int) -> _Way:
     """Each device is the head of one channel, over which the links are spread."""
     share = (devices - 1) / devices
     rate = path.rings * b.switch * share * (2 if kind == "all_reduce" else share)

@@ -11,7 +11,7 @@ from sim.gpu.engine import expressions as native
 from sim.gpu.engine.api import Device
 from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, KernelBuilder, Program, Table, Var
 from sim.gpu.lower.boxes import box_row
-from sim.gpu.lower.expressions import Checked, Expressions, given_variables
+from sim.gpu.lower.expressions import Expressions, ExpressionScope, given_variables
 from sim.gpu.lower.ranges import Known, Range
 from sim.gpu.lower.tables import Affine, Box, Scratch
 from sim.gpu.lower.tables import WarpVariables as V
@@ -43,7 +43,7 @@ H, J, K, L = (Var(name) for name in "hjkl")
 def test_affine_expressions_have_the_value_of_their_bytecode(expr: Expr, affine: bool) -> None:
     expressions = Expressions()
     known = Known({"k": Range(1, 9), "l": Range(1, 2)}, frozenset())
-    e = expressions.add(expr, Checked({**given_variables(), "h": 0, "j": 1, "k": 2, "l": 3}, known, "test"))
+    e = expressions.add(expr, ExpressionScope({**given_variables(), "h": 0, "j": 1, "k": 2, "l": 3}, known, "test"))
     row = expressions.affine[e]
     assert (row[Affine.TERMS] >= 0) == affine
     if not affine:

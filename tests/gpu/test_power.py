@@ -23,7 +23,7 @@ from sim.gpu.counters import Counter
 from sim.gpu.power import average
 from sim.gpu.power.energy import EnergyModel, Spent
 from sim.gpu.power.regulator import FixedClock, PowerRegulator
-from sim.host.scopes import Replayed
+from sim.host.scopes import GraphReplay
 from sim.memory.counters import MemoryCounter
 
 H100 = load_arch("h100-sxm")
@@ -330,7 +330,7 @@ def test_a_kernel_in_replays_does_not_find_an_idle_chip() -> None:
     # It ends before a limit acts on a chip that was idle.
     alone = clock_hz(Bench())
     assert alone > H100.clock.under_tensor_hz
-    assert clock_hz(Bench(replayed=Replayed(1, 6))) < 0.99 * alone
+    assert clock_hz(Bench(replayed=GraphReplay(1, 6))) < 0.99 * alone
 
 
 @pytest.mark.parametrize("burst", [1, 1.5])

@@ -7,7 +7,7 @@ import pytest
 
 from arch import GpuSpec, InputError, load_arch
 from sim.host.model import Copy, Dependent, Host, Kernel, Node, Overlap, Process
-from sim.host.scopes import SCOPES, Call, Replayed, call_times, calls_ps, scope_ps
+from sim.host.scopes import SCOPES, Call, GraphReplay, call_times, calls_ps, scope_ps
 
 US = 1_000_000
 
@@ -177,12 +177,12 @@ def test_replays_pay_the_borders_between_graphs(spec: GpuSpec) -> None:
     layer = [Call("product", (NULL, NULL))]
     # Kernels of a graph start 2 us apart, the first of a replay 3 us after the last of the replay before.
     assert calls_ps(spec, layer, "graph") == 4 * US
-    one, many = (calls_ps(spec, layer, "graph", replayed=Replayed(1, replays)) for replays in (100, 200))
+    one, many = (calls_ps(spec, layer, "graph", replayed=GraphReplay(1, replays)) for replays in (100, 200))
     assert 2 * many - one == 5 * US
-    one, many = (5 * calls_ps(spec, layer, "graph", replayed=Replayed(5, replays)) for replays in (100, 200))
+    one, many = (5 * calls_ps(spec, layer, "graph", replayed=GraphReplay(5, replays)) for replays in (100, 200))
     assert 2 * many - one == pytest.approx(21 * US, abs=10)
     slow = with_figures(spec, gap_replay_ps=8 * US)
-    one, many = (calls_ps(slow, layer, "graph", replayed=Replayed(1, replays)) for replays in (100, 200))
+    one, many = (calls_ps(slow, layer, "graph", replayed=GraphReplay(1, replays)) for replays in (100, 200))
     assert 2 * many - one == 10 * US
     assert calls_ps(slow, layer, "graph") == 4 * US  # inside one graph there is no border
 
@@ -192,7 +192,7 @@ def test_graphs_of_many_kernels_pay_more_at_their_border(spec: GpuSpec) -> None:
     ready = with_figures(slow, replay_ready=4)
     for kernels, more, of_ready in ((3, 0, 0), (4, 4 * US, 0), (5, 4 * US, 4 * US)):
         layer = [Call("call", (NULL,) * kernels)]
-        taken = [calls_ps(machine, layer, "graph", replayed=Replayed(1, 100)) for machine in (spec, slow, ready)]
+        taken = [calls_ps(machine, layer, "graph", replayed=GraphReplay(1, 100)) for machine in (spec, slow, ready)]
         assert taken[1] - taken[0] == pytest.approx(more, rel=0.02)
         assert taken[2] - taken[0] == pytest.approx(of_ready, rel=0.02)
 
@@ -201,9 +201,9 @@ def test_short_replays_wait_for_the_host(spec: GpuSpec) -> None:
     slow = with_figures(spec, graph_launch_ps=50 * US)
     layer = [Call("product", (NULL, NULL))]
     # The first event comes 4 us after its call, when the host has begun to launch; each replay takes the host 50 us.
-    assert calls_ps(slow, layer, "graph", replayed=Replayed(1, 100)) == pytest.approx(50 * US, rel=0.01)
+    assert calls_ps(slow, layer, "graph", replayed=GraphReplay(1, 100)) == pytest.approx(50 * US, rel=0.01)
     # What is longer hides it but for the first launch.
-    long = calls_ps(slow, [Call("product", (200 * US,))], "graph", replayed=Replayed(1, 10))
+    long = calls_ps(slow, [Call("product", (200 * US,))], "graph", replayed=GraphReplay(1, 10))
     assert long == pytest.approx((50 + 10 * 202) * US // 10, rel=0.01)
 
 

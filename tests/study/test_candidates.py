@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arch.load import load_arch
-from sim.app.families.choice import Kept
+from sim.app.families.choice import RememberedRun
 from sim.app.families.gpu.runner import OperatorPlan
 from sim.app.families.request import Request
 from sim.app.run import run
@@ -61,6 +61,6 @@ def test_a_store_that_cannot_be_used_is_no_error(tmp_path: Path) -> None:
     path.write_text("something else" * 100)
     known = Candidates(ASKED, path)
     assert known.get("mma") is None
-    known.put("mma", Kept({"events": 1}, None, 2, 3))
-    assert known.get("mma") == Kept({"events": 1}, None, 2, 3)
+    known.put("mma", RememberedRun({"events": 1}, None, 2, 3))
+    assert known.get("mma") == RememberedRun({"events": 1}, None, 2, 3)
     known.close()

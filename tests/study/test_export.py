@@ -14,7 +14,7 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.cli import main
 from sim.app.export import chakra
-from sim.app.export.table import Asked, Dense, Table, places
+from sim.app.export.table import Dense, Table, TableRequest, places
 from sim.app.export.writers import WRITERS
 from sim.app.run import simulate
 from sim.app.serving.deployment import Deployment
@@ -26,7 +26,7 @@ from workloads.graphs.llama import Llama
 def table() -> Table:
     """Operators of a small model, whose times are their numbers."""
     h100 = load_arch("h100-sxm")
-    asked = Asked.of("tiny tp=2 tokens=256 batch=4 keys=256")
+    asked = TableRequest.of("tiny tp=2 tokens=256 batch=4 keys=256")
     ops = places(asked, h100)
     return Table(asked, h100, ops, {op: 1_000_000 * (n + 1) for n, op in enumerate(dict.fromkeys(ops.values()))})
 
@@ -100,7 +100,7 @@ def test_llmservingsim_reads_its_bundle(table: Table, tmp_path: Path) -> None:
 
 def test_tables_of_experts_and_of_what_has_no_form() -> None:
     h100 = load_arch("h100-sxm")
-    asked = Asked.of("qwen3-30b-a3b tp=2 ep=2 tokens=16 batch=1 keys=128")
+    asked = TableRequest.of("qwen3-30b-a3b tp=2 ep=2 tokens=16 batch=1 keys=128")
     ops = places(asked, h100)
     made = Table(asked, h100, ops, dict.fromkeys(ops.values(), 1))
     assert {place.role for place in made.of(Dense)} >= {"experts", "router", "q_norm"}
@@ -148,7 +148,7 @@ def test_the_command_writes_into_a_new_folder(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_keys_of_serve_and_export_are_declared_once() -> None:
-    own = [{*vars(cls)["__annotations__"]} - {"command"} for cls in (Deployment, Asked)]
+    own = [{*vars(cls)["__annotations__"]} - {"command"} for cls in (Deployment, TableRequest)]
     assert own[0] & own[1] == set()
     shared = {field.name for field in fields(SharedModel)}
     assert {"tp", "ep", "page", "dtype"} < shared

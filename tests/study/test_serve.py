@@ -13,15 +13,15 @@ from sim.app.cli import main
 from sim.app.serving.curve import serve
 from sim.app.serving.deployment import Deployment, Memory, fitted
 from sim.app.serving.scheduler import ROUNDS, Server
-from sim.app.serving.steps import Chunk, Step, StepTimes, Taken, between, grid_of
+from sim.app.serving.steps import Chunk, Step, StepCost, StepTimes, between, grid_of
 
 DECODE_S, PROMPT_S = 0.010, 0.050
 
 
-def even(step: Step) -> Taken:
+def even(step: Step) -> StepCost:
     """A decode takes always as long, a prompt by its tokens."""
     prompts = PROMPT_S * sum(chunk.tokens for chunk in step.chunks) / 100
-    return Taken((DECODE_S if step.decode else 0.0) + prompts, 0.0, 1.0)
+    return StepCost((DECODE_S if step.decode else 0.0) + prompts, 0.0, 1.0)
 
 
 def server(text: str, room: int = 1 << 30) -> Server:
@@ -51,7 +51,7 @@ def test_prompts_that_go_alone_all_go_before_the_first_step_of_decoding() -> Non
 def test_a_long_prompt_is_prefilled_in_chunks() -> None:
     seen: list[Step] = []
 
-    def take(step: Step) -> Taken:
+    def take(step: Step) -> StepCost:
         seen.append(step)
         return even(step)
 
@@ -73,7 +73,7 @@ def test_requests_wait_for_room_in_the_cache() -> None:
 def test_lengths_differ_within_the_spread_and_time_of_the_host_is_added() -> None:
     seen: set[int] = set()
 
-    def take(step: Step) -> Taken:
+    def take(step: Step) -> StepCost:
         seen.update(chunk.tokens for chunk in step.chunks)
         return even(step)
 
@@ -96,10 +96,10 @@ def test_steps_are_joined_from_those_of_the_grid() -> None:
     assert [str(step) for step in grid[::3]] == ["decode 2 x 64 keys", "decode 4 x 256 keys"]
     assert [str(step) for step in grid[-2:]] == ["prefill 1 x 64 tokens", "prefill 4 x 100 tokens"]
 
-    def exact(step: Step) -> Taken:
+    def exact(step: Step) -> StepCost:
         """What straight lines can join: attention by keys and pairs, all else by tokens."""
         attention = 1e-6 * step.keys + 1e-8 * sum(chunk.pairs for chunk in step.chunks)
-        return Taken(0.01 + 1e-5 * step.tokens + attention, attention, 1.0)
+        return StepCost(0.01 + 1e-5 * step.tokens + attention, attention, 1.0)
 
     times = StepTimes({step: exact(step) for step in grid})
     others = [Step(3, 3 * 150), Step(2, 2 * 100), Step(0, 0, (Chunk(100, 0),) * 2), Step(3, 3 * 150, (Chunk(100, 0),))]

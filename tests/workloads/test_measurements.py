@@ -12,7 +12,7 @@ from sim.app.cli import arguments, main
 from sim.app.cli.arguments import Parser
 from sim.app.measured import bench_as
 from sim.app.run import row_request
-from sim.host.scopes import Replayed
+from sim.host.scopes import GraphReplay
 from workloads.silicon import Environment, environment_of, packaged_rows
 from workloads.silicon.measurements import measurements
 
@@ -72,7 +72,7 @@ def test_a_run_is_as_a_row_of_such_a_source(capsys: pytest.CaptureFixture[str]) 
     assert found["serving-graph"]["conditions"] == found["call-graph"]["conditions"]
     assert found["serving-graph"]["time_us"] != found["call-graph"]["time_us"]
     assert found["profiler"]["conditions"]["l2"] == "dirty"
-    assert bench_as("serving-graph", "graph").replayed == Replayed(6, 6)
+    assert bench_as("serving-graph", "graph").replayed == GraphReplay(6, 6)
     assert bench_as("serving-graph", "kernel").replayed is None
     assert not bench_as("profiler", "kernel").cold_code
     assert main(["run", "gemm", "m=8", "n=8", "k=8", "--arch", "tpu-v1", "--as", "loop"]) == 2

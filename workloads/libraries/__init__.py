@@ -147,7 +147,7 @@ class Library(BaseModel):
     releases: Mapping[str, Release] = Field(min_length=1)
 
 
-class Asked(NamedTuple):
+class AskedRelease(NamedTuple):
     """A release as it is asked for: `cublas@13.1`."""
 
     name: str
@@ -222,7 +222,7 @@ def words(operator: str) -> list[str]:
     return found
 
 
-def asked(schedule: str, operator: str) -> Asked | None:
+def asked(schedule: str, operator: str) -> AskedRelease | None:
     """The release that a schedule asks for; None where it is no library's. InputError for a release that there is
     not."""
     name, at, number = schedule.partition("@")
@@ -231,7 +231,7 @@ def asked(schedule: str, operator: str) -> Asked | None:
         for version, one in of_operator.items():
             named = name == library.library and (number == version if at else True)
             if named or schedule in one.words:
-                return Asked(f"{library.library}@{version}", one)
+                return AskedRelease(f"{library.library}@{version}", one)
         if name == library.library and at and of_operator:
             near = hint(number, of_operator, "; nearest: {}")
             raise InputError(f"schedule={schedule}: releases of {name} are {', '.join(of_operator)}{near}")
@@ -300,7 +300,7 @@ def _meets(value: Any, wanted: str | int | tuple[str | int, ...]) -> bool:
     return {"<=": value <= most, ">=": value >= most, "<": value < most, ">": value > most}[limit[1]]
 
 
-class Taken(NamedTuple):
+class ShownRule(NamedTuple):
     """A rule as tables show it: the schedule that asks for it, where it holds, what is taken, where that is from."""
 
     schedule: str
@@ -309,7 +309,7 @@ class Taken(NamedTuple):
     source: str
 
 
-def taken(operator: str = "") -> list[Taken]:
+def taken(operator: str = "") -> list[ShownRule]:
     """All rules of an operator, or of all operators."""
     found = []
     for library in libraries():
@@ -319,7 +319,7 @@ def taken(operator: str = "") -> list[Taken]:
                 if operator in ("", rule.operator):
                     where = rule.conditions if operator else ", ".join(filter(None, (rule.operator, rule.conditions)))
                     takes = rule.kernel or f"by {rule.rule.rpartition('.')[2]}"
-                    found.append(Taken(name, where, takes, rule.source))
+                    found.append(ShownRule(name, where, takes, rule.source))
     return found
 
 
@@ -336,7 +336,7 @@ def shown_figures(operator: str = "") -> list[tuple[str, str, str, str, str]]:
     return found
 
 
-class Shown(NamedTuple):
+class ShownTable(NamedTuple):
     """A table as pages show it: columns and rows are words with spaces between, rows with semicolons."""
 
     release: str
@@ -347,7 +347,7 @@ class Shown(NamedTuple):
     remark: str
 
 
-def shown_tables(operator: str = "") -> list[Shown]:
+def shown_tables(operator: str = "") -> list[ShownTable]:
     """All tables of an operator, or of all operators."""
     found = []
     for library in libraries():
@@ -356,5 +356,7 @@ def shown_tables(operator: str = "") -> list[Shown]:
                 if operator in ("", table.operator):
                     cells = "; ".join(" ".join(str(cell).lower() for cell in row) for row in table.rows)
                     columns = " ".join(table.columns)
-                    found.append(Shown(f"{library.library}@{number}", name, columns, cells, table.source, table.remark))
+                    found.append(
+                        ShownTable(f"{library.library}@{number}", name, columns, cells, table.source, table.remark)
+                    )
     return found

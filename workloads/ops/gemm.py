@@ -15,7 +15,7 @@ from arch.near import hint
 from workloads.ops import blocks, packed
 from workloads.ops.base import Array, Operand, Operator, choice, extent, number_format, operator, random_array
 from workloads.ops.dtypes import accumulators, default_accumulator, default_output, epsilon
-from workloads.ops.packed import Packed
+from workloads.ops.packed import PackedMatrices
 from workloads.ops.pointwise import FUNCTIONS
 
 EPILOGUE = ("bias", "add", "scale", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
@@ -128,7 +128,7 @@ class Gemm(Operator):
         if self.k % packed.DEPTH:
             nearest = max(1, round(self.k / packed.DEPTH)) * packed.DEPTH
             raise InputError(f"{where} k={self.k}: must be a multiple of {packed.DEPTH}, nearest: {nearest}")
-        Packed.of(self.weights, self.group, self.dtype or "fp16", where)
+        PackedMatrices.of(self.weights, self.group, self.dtype or "fp16", where)
 
     def read_as_column_major(self) -> Self:
         """The row-major multiply that does what these keys mean in BLAS's column-major convention.
@@ -164,9 +164,9 @@ class Gemm(Operator):
         return self.weights != "same"
 
     @property
-    def packed(self) -> Packed:
+    def packed(self) -> PackedMatrices:
         """How quantised B is stored, see `weights`."""
-        return Packed.of(self.weights, self.group, self._formats()[0], "gemm")
+        return PackedMatrices.of(self.weights, self.group, self._formats()[0], "gemm")
 
     @property
     def rowwise(self) -> bool:

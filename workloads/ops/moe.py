@@ -25,7 +25,7 @@ from workloads.ops.base import (
 )
 from workloads.ops.dtypes import default_output, epsilon
 from workloads.ops.gemm import SCALE_BLOCK
-from workloads.ops.packed import Packed
+from workloads.ops.packed import PackedMatrices
 from workloads.ops.routing import Ids
 from workloads.ops.rowwise import Quantize
 
@@ -82,7 +82,7 @@ class Moe(Operator):
             where = f"moe weights={self.weights}"
             if self.dtype not in (None, "fp16", "bf16"):
                 raise InputError(f"{where}: {self.dtype} rows; nearest: dtype=bf16")
-            Packed.of(self.weights, self.group, self.dtype or "bf16", where)
+            PackedMatrices.of(self.weights, self.group, self.dtype or "bf16", where)
         if self.scale == "block":
             self._check_blocks()
 
@@ -125,9 +125,9 @@ class Moe(Operator):
         return self.local_inter * (2 if self.gate == "1" else 1)
 
     @property
-    def packed(self) -> Packed | None:
+    def packed(self) -> PackedMatrices | None:
         """How weights are stored, see `weights`."""
-        return None if self.weights == "same" else Packed.of(self.weights, self.group, self.chosen_dtype, "moe")
+        return None if self.weights == "same" else PackedMatrices.of(self.weights, self.group, self.chosen_dtype, "moe")
 
     @property
     def blockwise(self) -> bool:

@@ -38,7 +38,7 @@ FORMS = {
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedMatrices:
     """Matrices of k by n whose values have a format of `FORMS`.
 
     For each `DEPTH` of k and each column the values' bytes lie together, two of four bits a byte, the lower first; what
@@ -50,7 +50,7 @@ class Packed:
     dtype: str
 
     @classmethod
-    def of(cls, form: str, group: int, dtype: str, where: str) -> Packed:
+    def of(cls, form: str, group: int, dtype: str, where: str) -> PackedMatrices:
         """Weights of a product of `dtype`, with the group that is asked for where the format has none of its own;
         InputError for a group that k steps do not fall into."""
         if (own := FORMS[form].group) or group % DEPTH == 0 or group in (DEPTH // 4, DEPTH // 2):

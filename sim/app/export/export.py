@@ -28,7 +28,7 @@ def export(
 ) -> list[Path]:  # fmt: skip
     """Writes the files of one of `FORMS` into a folder, and gives their paths.
 
-    text: a model with keys, of tables those of `sim.app.export.table.Asked`, of traces those of the operator `llama`.
+    text: a model with keys, of tables those of `sim.app.export.table.TableRequest`, of traces those of the operator `llama`.
     schedule: of the step of a trace. store, workers, progress: as in `sweep`. InputError before anything runs.
     """
     if form not in FORMS:

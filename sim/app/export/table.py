@@ -26,7 +26,7 @@ _FIRST_KEYS = 128
 
 
 @dataclass(frozen=True)
-class Asked(SharedModel):
+class TableRequest(SharedModel):
     """A model, and how far its table goes: powers of two up to `tokens` of a step, up to `batch` sequences that decode,
     and up to `keys` of each; prompts have up to `tokens` in a step."""
 
@@ -79,7 +79,7 @@ Kind = TypeVar("Kind", Dense, Prompts, Decode)
 class Table:
     """The operators by their place, with their times in picoseconds. machine: on which."""
 
-    asked: Asked
+    asked: TableRequest
     machine: MachineSpec
     ops: Mapping[Place, Operator]
     times_ps: Mapping[Operator, int]
@@ -121,7 +121,7 @@ def powers(first: int, last: int) -> list[int]:
     return [1 << n for n in range(first.bit_length() - 1, last.bit_length()) if first <= 1 << n <= last]
 
 
-def places(asked: Asked, machine: MachineSpec) -> dict[Place, Operator]:
+def places(asked: TableRequest, machine: MachineSpec) -> dict[Place, Operator]:
     """The operators of the table by their places."""
     found: dict[Place, Operator] = {}
 
@@ -152,7 +152,7 @@ def table(
 ) -> Table:  # fmt: skip
     """Simulates the operators of a model, each by itself on a busy chip, with nothing of its operands in the L2.
     InputError before anything runs, and for an operator that cannot run."""
-    asked, machine = Asked.of(text), load_arch(arch, set)
+    asked, machine = TableRequest.of(text), load_arch(arch, set)
     ops = places(asked, machine)
 
     def make(cases: Sequence[Request]) -> Executor:

@@ -23,7 +23,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from arch.errors import InputError
-from sim.app.families.family import LateError, Paced, Plan, Ran
+from sim.app.families.family import CandidateRun, LateError, PacedPlan, Plan
 from sim.app.families.request import Progress, part
 from sim.app.trace.window import TooMuchError
 
@@ -52,7 +52,7 @@ MISSED_PERCENT = 2
 
 
 @dataclass(frozen=True)
-class Kept:
+class RememberedRun:
     """What the simulation of a candidate gave, as it is remembered. cycles, device_ps: None of one that was left or
     given up. limit_ps: that it was given. counts: of the engine. share, pace_ps: as those of `Late`."""
 
@@ -67,15 +67,15 @@ class Kept:
 class Memory(Protocol):
     """What simulations of a request's candidates gave, by schedule."""
 
-    def get(self, schedule: str) -> Kept | None:
+    def get(self, schedule: str) -> RememberedRun | None:
         """What one gave; None if that is not known."""
 
-    def put(self, schedule: str, kept: Kept) -> None:
+    def put(self, schedule: str, kept: RememberedRun) -> None:
         """Remembers it."""
 
 
 @dataclass(frozen=True)
-class Timed:
+class RememberedCandidate:
     """A candidate whose simulation is remembered: enough to choose by."""
 
     cycles: int
@@ -94,12 +94,12 @@ class Late:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Trials:
     """What became of candidates, by their number: those that have run, those that were refused, with the reason, those
     that were given up, with the time in picoseconds than which they take longer, and those that were left, with what
     they take at their pace. cost: of all. simpler: numbers of those that lack a mechanism of the best one."""
 
-    runs: Mapping[int, Ran | Timed]
+    runs: Mapping[int, CandidateRun | RememberedCandidate]
     refused: Mapping[int, InputError] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)
     paces: Mapping[int, int] = field(default_factory=dict)
@@ -120,10 +120,10 @@ class Tried:
         return min(numbers, key=lambda number: self.runs[number].device_ps)
 
     @property
-    def best(self) -> Ran:
+    def best(self) -> CandidateRun:
         """What came of it."""
         best = self.runs[self.chosen]
-        assert not isinstance(best, Timed)
+        assert not isinstance(best, RememberedCandidate)
         return best
 
 
@@ -143,7 +143,7 @@ def contenders(plan: Plan, tune: bool = False) -> list[int]:
     return sorted(near, key=lambda number: estimates[number] if number in plan.simpler else levels[number])
 
 
-def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, memory: Memory | None = None) -> Tried:
+def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, memory: Memory | None = None) -> Trials:
     """Simulates candidates as far as choosing is worth it; InputError where none fits the machine.
 
     Candidates that do not fit are passed over, beyond the contenders if need be. What `memory` knows is not simulated
@@ -153,7 +153,7 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     count = len(wanted) if tune else min(len(wanted), 2)
     search = _Search(plan, memory if len(wanted) > 1 else None, progress, count)
     order = list(_order(plan, wanted, tune))
-    if len(wanted) > 1 and not tune and isinstance(plan, Paced):
+    if len(wanted) > 1 and not tune and isinstance(plan, PacedPlan):
         search.begin(order, wanted)
     for number in search.by_pace(order):
         if search.runs and not tune:
@@ -169,13 +169,13 @@ def decide(plan: Plan, tune: bool = False, progress: Progress | None = None, mem
     if not runs:
         raise next(iter(search.refused.values()))
     paces = {number: pace_ps for number, pace_ps in search.paces.items() if number not in {*runs, *search.late}}
-    tried = Tried(runs, search.refused, search.late, paces, search.cost, plan.simpler)
-    if isinstance(runs[tried.chosen], Timed):
+    tried = Trials(runs, search.refused, search.late, paces, search.cost, plan.simpler)
+    if isinstance(runs[tried.chosen], RememberedCandidate):
         runs[tried.chosen] = plan.run(tried.chosen, progress)
     return tried
 
 
-def settled(plan: Plan, ran: Ran) -> bool:
+def settled(plan: Plan, ran: CandidateRun) -> bool:
     """Whether the run of the only contender shows no error within which another candidate could be faster."""
     search = _Search(plan, None, None, 1, {0: ran}, costs={0: cost_of(plan, ran)})
     return search.overlooked([0]) is None
@@ -191,7 +191,7 @@ class _Search:
     memory: Memory | None
     progress: Progress | None
     count: int
-    runs: dict[int, Ran | Timed] = field(default_factory=dict)
+    runs: dict[int, CandidateRun | RememberedCandidate] = field(default_factory=dict)
     refused: dict[int, InputError] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
     costs: dict[int, int] = field(default_factory=dict)
@@ -309,7 +309,7 @@ class _Search:
 
 def _simulated(
     plan: Plan, number: int, progress: Progress | None, limit_ps: int | None, memory: Memory | None, dear: int | None
-) -> Ran | Timed | Late:
+) -> CandidateRun | RememberedCandidate | Late:
     """A candidate's simulation under a limit, or what is remembered of it: only what would be the same again. dear: of
     one that is left at its pace where it costs more; None of a whole one."""
     schedule = plan.candidates[number][0] if plan.candidates else ""
@@ -317,25 +317,25 @@ def _simulated(
     kept = memory.get(name) if memory else None
     if kept is not None and kept.device_ps is not None and kept.cycles is not None:
         if limit_ps is None or kept.device_ps <= limit_ps or kept.limit_ps == limit_ps:
-            return Timed(kept.cycles, kept.device_ps, kept.counts)
+            return RememberedCandidate(kept.cycles, kept.device_ps, kept.counts)
     elif kept is not None and kept.limit_ps == limit_ps:
         return Late(kept.counts, kept.share, kept.pace_ps)
     try:
         if dear is None:
             ran = plan.run(number, progress, limit_ps=limit_ps)
         else:
-            assert isinstance(plan, Paced)
+            assert isinstance(plan, PacedPlan)
             ran = plan.begin(number, progress, PROBED, dear)
     except LateError as error:
         if memory:
-            memory.put(name, Kept(error.counts, limit_ps, None, None, error.share, error.pace_ps))
+            memory.put(name, RememberedRun(error.counts, limit_ps, None, None, error.share, error.pace_ps))
         return Late(error.counts, error.share, error.pace_ps)
     if memory:
-        memory.put(name, Kept(dict(ran.counts), limit_ps, ran.cycles, ran.device_ps))
+        memory.put(name, RememberedRun(dict(ran.counts), limit_ps, ran.cycles, ran.device_ps))
     return ran
 
 
-def cost_of(plan: Plan, ran: Ran | Timed | Late) -> int:
+def cost_of(plan: Plan, ran: CandidateRun | RememberedCandidate | Late) -> int:
     """What simulating a candidate cost, in events of the compiled engine of GPUs."""
     return counted_cost(ran.counts, plan.event_cost) + plan.ready_events
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from arch.families import family
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime, Streamed
+from sim.app.report.record import (
+    CheckResult,
+    KernelRecord,
+    LayerTime,
+    LeftOut,
+    MachineFigures,
+    OperatorTime,
+    StreamedOperators,
+)
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import Wanted
 from workloads.graphs import Step
@@ -64,7 +72,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Ran:
+class CandidateRun:
     """What came of one candidate.
 
     device_ps: time of its kernels, by which candidates are compared. time_ps: time in the scope that was asked for.
@@ -83,7 +91,7 @@ class Ran:
     operators: Sequence[OperatorTime] = ()
     layers: Sequence[LayerTime] = ()
     left_out: LeftOut | None = None
-    streamed: Streamed | None = None
+    streamed: StreamedOperators | None = None
     notes: Sequence[str] = ()
     check: Callable[[], tuple[CheckResult, list[str]]] | None = None
     timeline: Callable[[], Timeline] | None = None
@@ -93,6 +101,10 @@ class Ran:
     def cycles(self) -> int:
         """Of all kernels."""
         return sum(kernel.cycles for kernel in self.kernels)
+
+
+Ran = CandidateRun
+"""What families of other packages called it until 0.1; goes with the next release."""
 
 
 class Host(NamedTuple):
@@ -143,21 +155,21 @@ class Plan(Protocol):
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs a candidate, and records what is wanted. InputError where it does not fit the machine; a run whose
         kernels take longer than `limit_ps` may end with LateError."""
 
 
 @runtime_checkable
-class Paced(Protocol):
+class PacedPlan(Protocol):
     """A plan whose candidates tell how fast they are before they end."""
 
-    def begin(self, number: int, progress: Progress | None, share: float, dear: int) -> Ran:
+    def begin(self, number: int, progress: Progress | None, share: float, dear: int) -> CandidateRun:
         """Runs a candidate. One that costs more than `dear` (`choice.counted_cost`) may be left when a share of its
         work is done: LateError, with its pace."""
 
 
-class Unweighed:
+class SingleCandidatePlan:
     """What plans have in common that simulate no candidates to choose among them."""
 
     ways: ClassVar[tuple[str, ...]] = ()

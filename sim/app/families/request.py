@@ -10,7 +10,7 @@ from arch.errors import InputError
 from arch.extensions import Registered
 from arch.near import hint
 from arch.spec import MachineSpec
-from sim.host.scopes import Replayed
+from sim.host.scopes import GraphReplay
 from workloads.gpu.select import split_without
 from workloads.graphs import Graph
 from workloads.ops import Operator, extension
@@ -36,7 +36,7 @@ class Bench:
     """
 
     clock_hz: int | None = None
-    replayed: Replayed | None = None
+    replayed: GraphReplay | None = None
     cold_code: bool = True
     linear_tiles: tuple[str, ...] = ()
     host_call_ps: int = 0

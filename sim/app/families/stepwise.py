@@ -16,10 +16,18 @@ from typing import Any
 
 from arch.errors import InputError
 from arch.families import families, family
-from sim.app.families.choice import Tried, decide
-from sim.app.families.family import Host, Plan, Ran, Runner, Subject, Unweighed
+from sim.app.families.choice import Trials, decide
+from sim.app.families.family import CandidateRun, Host, Plan, Runner, SingleCandidatePlan, Subject
 from sim.app.families.request import Progress, Request
-from sim.app.report.record import CheckResult, KernelRecord, LayerTime, LeftOut, MachineFigures, OperatorTime, Streamed
+from sim.app.report.record import (
+    CheckResult,
+    KernelRecord,
+    LayerTime,
+    LeftOut,
+    MachineFigures,
+    OperatorTime,
+    StreamedOperators,
+)
 from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S
 from workloads.graphs import Graph, GraphOperator, Step, Unread, counted
@@ -57,7 +65,7 @@ def runs_stepwise(request: Request) -> bool:
 
 
 @dataclass(frozen=True)
-class StepwisePlan(Unweighed):
+class StepwisePlan(SingleCandidatePlan):
     """A graph whose steps run one after the other, each by itself. plans: of each operator that runs. refused: why the
     others do not."""
 
@@ -107,11 +115,11 @@ class StepwisePlan(Unweighed):
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs the steps; what is wanted is recorded in the one with the most multiply-accumulates."""
         distinct = self._distinct
         longest = max(distinct, key=lambda op: op.macs)
-        known: dict[Operator, Ran] = {}
+        known: dict[Operator, CandidateRun] = {}
         whole, done = sum(max(op.macs, 1) for op in distinct), 0
         for op, step in distinct.items():
             known[op] = self._step(step, wanted if op == longest else None)
@@ -128,23 +136,23 @@ class StepwisePlan(Unweighed):
             found.setdefault(step.op, step)
         return found
 
-    def _step(self, step: Step, wanted: Wanted | None) -> Ran:
+    def _step(self, step: Step, wanted: Wanted | None) -> CandidateRun:
         """One step, its schedule chosen as for an operator; InputError names it."""
         try:
             plan = self.plans[step.op]
-            tried: Tried = decide(plan, self.request.tune)
+            tried: Trials = decide(plan, self.request.tune)
             return plan.run(tried.chosen, None, wanted) if wanted else tried.best
         except InputError as error:
             raise type(error)(f"{self._each} {step.label}: {error}") from None
 
-    def _ran(self, known: Mapping[Operator, Ran], longest: Ran) -> Ran:
+    def _ran(self, known: Mapping[Operator, CandidateRun], longest: CandidateRun) -> CandidateRun:
         """All steps as one run."""
         rans = [(step, known[step.op]) for step in self.steps]
         host = dict.fromkeys(name for _, ran in rans for name in ran.host_ps)
         others = self._outside(longest.machine)
         joined = self.graph.joined
         streamed = tuple(f"{level}." for level in longest.machine.external)
-        return Ran(
+        return CandidateRun(
             schedule=f"{STEPS}: {len(rans)} of {len(self.graph.steps)} operators, {len(known)} distinct"
             if joined
             else "layers",
@@ -167,7 +175,7 @@ class StepwisePlan(Unweighed):
             ),
         )
 
-    def _operators(self, known: Mapping[Operator, Ran], machine: MachineFigures) -> list[OperatorTime]:
+    def _operators(self, known: Mapping[Operator, CandidateRun], machine: MachineFigures) -> list[OperatorTime]:
         """The calls of a profile, in order: what the machine runs, and what its host computes or streams stand for."""
         found = []
         for step in self.graph.steps:
@@ -203,7 +211,7 @@ class StepwisePlan(Unweighed):
         """Whether what cannot run takes as long as its bytes do."""
         return self.graph.others == "stream"
 
-    def _streamed(self, known: Mapping[Operator, Ran], outside: Mapping[str, int]) -> Streamed | None:
+    def _streamed(self, known: Mapping[Operator, CandidateRun], outside: Mapping[str, int]) -> StreamedOperators | None:
         """What bytes stand for: what the machine has no kernel for (outside: its times), and copies that it runs in
         another operator's place."""
         own = [step for step in self.steps if step.stands_in]
@@ -212,7 +220,7 @@ class StepwisePlan(Unweighed):
         moved = sum(unread.elements.values()) * unread.element_bytes
         moved += sum(step.op.operand_bytes for step in (*others, *own))
         time_ps = sum(outside.values()) * self._streams + sum(known[step.op].time_ps for step in own)
-        return Streamed(dict(sorted(calls.items())), moved, time_ps) if calls else None
+        return StreamedOperators(dict(sorted(calls.items())), moved, time_ps) if calls else None
 
     def _outside(self, machine: MachineFigures) -> dict[str, int]:
         """Picoseconds of what the host computes between the steps, or of streams, by operator."""
@@ -287,7 +295,7 @@ class StepwisePlan(Unweighed):
         right = f"; {'; '.join(ways)}" if ways else ""
         return f"{asked}: does not run on {machine.name}: {'; '.join(said)}{right}"
 
-    def _checked(self, known: Mapping[Operator, Ran]) -> tuple[CheckResult, list[str]]:
+    def _checked(self, known: Mapping[Operator, CandidateRun]) -> tuple[CheckResult, list[str]]:
         """The checks of all steps: the largest error, and what was wrong where."""
         results: list[CheckResult] = []
         wrong: list[str] = []
@@ -429,12 +437,12 @@ def _exponential(name: str) -> bool:
     return re.split(r"[ .]", name)[-1].lower().replace("_", "") in _EXPONENTIALS
 
 
-def _layer_time(step: Step, ran: Ran) -> LayerTime:
+def _layer_time(step: Step, ran: CandidateRun) -> LayerTime:
     op = step.op
     return LayerTime(step.label, str(op), ran.schedule, len(ran.kernels), ran.time_ps, op.macs, op.operand_bytes)
 
 
-def _named(step: str, ran: Ran) -> Sequence[KernelRecord]:
+def _named(step: str, ran: CandidateRun) -> Sequence[KernelRecord]:
     """A step's kernels under its name."""
     if len(ran.kernels) == 1:
         return [replace(ran.kernels[0], name=step)]

@@ -270,7 +270,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class StreamedOperators:
     """What a workload has and no kernel here computes: it takes as long as its bytes do. operators: by name, how many.
     bytes, time_ps: of all of them."""
 
@@ -402,7 +402,7 @@ class RunRecord:
     layers: Sequence[LayerTime] = ()
     """The layers of a network, in the order of its file."""
     left_out: LeftOut | None = None
-    streamed: Streamed | None = None
+    streamed: StreamedOperators | None = None
     """What is no part of the run; None where nothing is missing."""
     trust: Trust | None = None
     """How far its time can be trusted; None where nobody asked."""

@@ -17,7 +17,7 @@ from sim.app.report.sections import Section
 from sim.app.report.text import bytes_text, percent
 from sim.app.serving.deployment import WHOLE_KEYS, Deployment, Memory, fitted
 from sim.app.serving.scheduler import Server
-from sim.app.serving.steps import Chunk, Step, StepTimes, Taken, grid_of, requests_of
+from sim.app.serving.steps import Chunk, Step, StepCost, StepTimes, grid_of, requests_of
 from sim.app.study.axes import RUN_KEYS, Base, axes_of, combinations
 from sim.app.study.case import Answer, key_of
 from sim.app.study.executors import Executor, make_executor
@@ -88,7 +88,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedStep:
     """A step between those that were simulated, joined from them and simulated itself."""
 
     label: str
@@ -109,8 +109,8 @@ class Curve(Shown):
     title: str
     keys: Sequence[str]
     rows: Sequence[Row]
-    simulated: Sequence[tuple[str, str, Taken]]
-    joined: Sequence[Joined] = ()
+    simulated: Sequence[tuple[str, str, StepCost]]
+    joined: Sequence[JoinedStep] = ()
 
     def sections(self) -> list[Section]:
         """The curve, the simulated steps, and what is assumed."""
@@ -182,7 +182,7 @@ def serve(
     with opened(store or default_store()) as kept:
         answers = run_cases(cases, make, store=kept, progress=progress)
     known = dict(zip(map(key_of, cases), answers, strict=True))
-    rows, simulated = [], dict[str, tuple[str, str, Taken]]()
+    rows, simulated = [], dict[str, tuple[str, str, StepCost]]()
     for values, point in found:
         if isinstance(point, str):
             rows.append(Row(values, _label(base, values), reason=point))
@@ -230,11 +230,11 @@ def _row(point: Point, times: StepTimes, label: str) -> Row:
     )  # fmt: skip
 
 
-def _joined(label: str, times: StepTimes, step: Step, answer: Answer) -> Joined:
+def _joined(label: str, times: StepTimes, step: Step, answer: Answer) -> JoinedStep:
     """A step by both ways."""
     if answer.report is None:
         raise InputError(answer.refused or answer.failed)
-    return Joined(label, str(step), times(step).time_s, Taken.of(answer.report).time_s)
+    return JoinedStep(label, str(step), times(step).time_s, StepCost.of(answer.report).time_s)
 
 
 def _label(base: Base, values: Mapping[str, str]) -> str:
@@ -274,12 +274,12 @@ def _memory_cells(row: Row) -> tuple[str, ...]:
     return (*cells, f"{memory.tokens:,}", room)
 
 
-def _step_cells(entry: tuple[str, str, Taken]) -> tuple[str, ...]:
+def _step_cells(entry: tuple[str, str, StepCost]) -> tuple[str, ...]:
     of, step, taken = entry
     return of, step, _ms(taken.time_s), _ms(taken.attention_s), f"{taken.energy_j:.3g} J"
 
 
-def _joined_cells(joined: Joined) -> tuple[str, ...]:
+def _joined_cells(joined: JoinedStep) -> tuple[str, ...]:
     times = (_ms(joined.joined_s), _ms(joined.simulated_s))
     return joined.label, joined.step, *times, f"{100 * joined.error:+.1f} %"
 

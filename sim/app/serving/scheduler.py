@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.app.serving.deployment import Deployment
-from sim.app.serving.steps import Chunk, Step, Taken
+from sim.app.serving.steps import Chunk, Step, StepCost
 
 ROUNDS = 4
 """Requests of each client. The first, which begins with all others, and the last, which ends alone, are not counted."""
@@ -64,7 +64,7 @@ class Totals(NamedTuple):
         )  # fmt: skip
 
 
-class Served(NamedTuple):
+class ServedRequests(NamedTuple):
     """What was counted: answers, and what was done while they came."""
 
     answers: Sequence[Answer]
@@ -85,7 +85,7 @@ class Served(NamedTuple):
 class Server:
     """One copy of the model with its clients. take: what a step takes. room: tokens that the cache holds."""
 
-    def __init__(self, deployment: Deployment, take: Callable[[Step], Taken], room: int) -> None:
+    def __init__(self, deployment: Deployment, take: Callable[[Step], StepCost], room: int) -> None:
         self.deployment, self._take, self._room = deployment, take, room
         self._waiting: deque[_Request] = deque()
         self._prefilling: deque[_Request] = deque()
@@ -95,7 +95,7 @@ class Server:
         self._done = Totals()
         self._answers: list[Answer] = []
 
-    def run(self) -> Served:
+    def run(self) -> ServedRequests:
         """Serves `ROUNDS` requests of each client."""
         clients = self.deployment.clients
         for _ in range(clients):
@@ -103,7 +103,7 @@ class Server:
         begin = self._until(clients)
         counted = len(self._answers)
         end = self._until((ROUNDS - 1) * clients)
-        return Served(self._answers[counted:], end.since(begin))
+        return ServedRequests(self._answers[counted:], end.since(begin))
 
     def _until(self, answers: int) -> Totals:
         while len(self._answers) < answers:

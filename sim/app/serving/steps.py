@@ -69,7 +69,7 @@ class Step:
         return " + ".join(parts)
 
 
-class Taken(NamedTuple):
+class StepCost(NamedTuple):
     """What a step takes of one device: seconds, those of its attention among them, and joules."""
 
     time_s: float
@@ -77,7 +77,7 @@ class Taken(NamedTuple):
     energy_j: float
 
     @classmethod
-    def of(cls, report: Mapping[str, Any]) -> Taken:
+    def of(cls, report: Mapping[str, Any]) -> StepCost:
         """A simulated step. Attention has the share of its time that it has of the kernels' time."""
         profile = report["profile"]
         share = sum(row["device_share"] for row in profile if row["operator"] == _ATTENTION)
@@ -130,9 +130,9 @@ def requests_of(
 class StepTimes:
     """What any step of a deployment takes, joined from simulated ones."""
 
-    def __init__(self, taken: Mapping[Step, Taken]) -> None:
+    def __init__(self, taken: Mapping[Step, StepCost]) -> None:
         self.taken = taken
-        self._decode: dict[int, list[tuple[float, Taken]]] = {}
+        self._decode: dict[int, list[tuple[float, StepCost]]] = {}
         rest, pairs, watts = [], [(0.0, 0.0)], []
         for step, found in taken.items():
             if step.chunks:
@@ -153,28 +153,28 @@ class StepTimes:
             if answer.report is None:
                 raise InputError(answer.refused or answer.failed)
         return cls(
-            {step: Taken.of(answer.report) for step, answer in zip(steps, answers, strict=True) if answer.report}
+            {step: StepCost.of(answer.report) for step, answer in zip(steps, answers, strict=True) if answer.report}
         )
 
-    def __call__(self, step: Step) -> Taken:
+    def __call__(self, step: Step) -> StepCost:
         """Time and energy of a step."""
-        decode = self._decoded(step.decode, step.keys) if step.decode else Taken(0.0, 0.0, 0.0)
+        decode = self._decoded(step.decode, step.keys) if step.decode else StepCost(0.0, 0.0, 0.0)
         if not step.chunks:
             return decode
         own_s = between(self._rest, step.tokens) + between(self._pairs, sum(chunk.pairs for chunk in step.chunks))
         energy_j = own_s * between(self._watts, step.tokens)
         if step.decode:
             energy_j += decode.energy_j * decode.attention_s / decode.time_s
-        return Taken(own_s + decode.attention_s, decode.attention_s, energy_j)
+        return StepCost(own_s + decode.attention_s, decode.attention_s, energy_j)
 
-    def _decoded(self, batch: int, keys: int) -> Taken:
+    def _decoded(self, batch: int, keys: int) -> StepCost:
         """A step that decodes, between batches and between mean keys of the grid."""
         mean, batches = keys / batch, sorted(self._decode)
         found = []
         for part in range(3):
             at = [(b, between([(x, taken[part]) for x, taken in self._decode[b]], mean)) for b in batches]
             found.append(between(at, batch))
-        return Taken(*found)
+        return StepCost(*found)
 
 
 def between(points: Sequence[tuple[float, float]], x: float) -> float:

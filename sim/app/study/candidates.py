@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from arch.errors import InputError
-from sim.app.families.choice import Kept
+from sim.app.families.choice import RememberedRun
 from sim.app.families.request import Request
 from sim.app.study.case import key_of
 from sim.app.study.store import ResultStore, default_store
@@ -22,15 +22,15 @@ class Candidates:
         self._path = path
         self._store: ResultStore | None = None
 
-    def get(self, schedule: str) -> Kept | None:
+    def get(self, schedule: str) -> RememberedRun | None:
         """What the simulation of a schedule gave; None if it is not known."""
         document = self._opened().get(self._key(schedule))
         try:
-            return None if document is None else Kept(**document)
+            return None if document is None else RememberedRun(**document)
         except TypeError:
             return None
 
-    def put(self, schedule: str, kept: Kept) -> None:
+    def put(self, schedule: str, kept: RememberedRun) -> None:
         """Remembers what it gave."""
         self._opened().put(self._key(schedule), asdict(kept))
 

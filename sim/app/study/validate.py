@@ -56,7 +56,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingRow:
     """A row without a result, and why."""
 
     row: Row
@@ -94,8 +94,8 @@ class Validation(Shown):
     """
 
     outcomes: Sequence[Outcome]
-    skipped: Sequence[Missing]
-    failed: Sequence[Missing]
+    skipped: Sequence[MissingRow]
+    failed: Sequence[MissingRow]
 
     @property
     def groups(self) -> list[Group]:
@@ -228,16 +228,16 @@ def validate(
     answers = dict(zip(order, ran, strict=True))
     results = {id(answer): _result(answer) for answer in ran if answer.report is not None}  # one a run, not one a row
     outcomes: list[Outcome] = []
-    skipped: list[Missing] = []
-    failed: list[Missing] = []
+    skipped: list[MissingRow] = []
+    failed: list[MissingRow] = []
     for number, row in enumerate(rows):
         answer = answers.get(number) or Answer(refused=missing[number])
         if answer.report is not None:
             outcomes.append(Outcome(row, results[id(answer)]))
         elif answer.failed:
-            failed.append(Missing(row, answer.failed))
+            failed.append(MissingRow(row, answer.failed))
         else:
-            skipped.append(Missing(row, answer.refused))
+            skipped.append(MissingRow(row, answer.refused))
     return Validation(outcomes, skipped, failed)
 
 
@@ -271,6 +271,6 @@ def _cpu_s(outcomes: Iterable[Outcome]) -> float:
     return sum({id(outcome.result): outcome.result.cpu_s for outcome in outcomes}.values())
 
 
-def _reasons(missing: Iterable[Missing]) -> tuple[tuple[str, str], ...]:
+def _reasons(missing: Iterable[MissingRow]) -> tuple[tuple[str, str], ...]:
     """How many rows miss for each reason, most frequent first."""
     return tuple((str(count), reason) for reason, count in Counter(m.reason for m in missing).most_common())

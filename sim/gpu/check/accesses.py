@@ -13,7 +13,7 @@ from sim.gpu.check.findings import Violations, What
 from sim.gpu.check.gates import MBarrierStage
 from sim.gpu.check.happens_before import AGENTS, NEVER, OWN, OWN_FENCED, Access, History
 from sim.gpu.check.instances import Box
-from sim.gpu.check.warps import Pending, Step, Warp
+from sim.gpu.check.warps import PendingOp, Step, Warp
 from sim.gpu.language import GlobalTensor, Kernel, RegisterTile, TensorTile, walk
 from sim.gpu.language.ops import TENSOR_LOADS, TENSOR_STORES, Action
 
@@ -229,5 +229,5 @@ def use_registers(step: Step, epoch: int, immediate: bool, violations: Violation
             if fenced is not group:
                 names.add(name)
         if group is not None or (write and not immediate):
-            mine.append(Pending(box, write, instance.op.into, group, epoch if group else 0, what.done, what))
+            mine.append(PendingOp(box, write, instance.op.into, group, epoch if group else 0, what.done, what))
     warp.pending += mine

@@ -341,7 +341,7 @@ class Replay:
         if agent.component == OWN:
             for cta in {source, *targets}:
                 self.barriers.reach(warp, cta, warp.component(OWN), agent.epoch, what)
-        moved = _Moved(self, step, source, values, reads, targets, writes, signalled, barriers)
+        moved = _OpInMemory(self, step, source, values, reads, targets, writes, signalled, barriers)
         for cta, touch in zip(targets, writes, strict=False):
             if touch.flight is not None:
                 touch.flight.land = partial(moved.put, cta, touch)
@@ -487,7 +487,7 @@ AT_END: Mapping[Action, Effect] = {
 
 
 @dataclass
-class _Moved:
+class _OpInMemory:
     """What an op with operands in memory does once they are read, and once its results are there.
 
     source: CTA in whose shared memory it reads. values: contents of its operands, None until they are read. reads,

@@ -17,7 +17,7 @@ from sim.gpu.units.events import Event
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingOp:
     """Registers that an unfinished op of the same warp owns: a load's destination, or operands of an asynchronous op.
 
     group, epoch: of the asynchronous op, its number among those of its warp; None and 0 for a load.
@@ -45,7 +45,7 @@ class Warp:
         self.program: Generator[Instance, int, None] = run_warp(kernel, place, number)
         self.rows, self.next_row = rows, 0
         self.registers: dict[str, Array] = {}
-        self.pending: list[Pending] = []
+        self.pending: list[PendingOp] = []
         self.scoreboards: dict[str, int] = {}  # name -> ticks at which its last signal is done
         # Register tiles used since the group's last register fence; a group without entry had none.
         self.unfenced: dict[Group, set[str]] = {}

@@ -48,7 +48,7 @@ def given_variables() -> dict[str, int]:
     return {name: WarpVariables.CTA_X - WarpVariables.FIRST + i for i, name in enumerate(BUILTIN_VARS)}
 
 
-class Checked(NamedTuple):
+class ExpressionScope(NamedTuple):
     """Where an expression stands. variables: numbers of those that it may use. known: of their values, None where the
     statement is never executed. where: names the place, the op with its line."""
 
@@ -73,7 +73,7 @@ class Expressions:
         self._known: dict[tuple[tuple[int, int], ...], int] = {}
         self._tables: dict[tuple[int, ...], int] = {}
 
-    def add(self, expr: Expr, at: Checked, what: str = "value", allowed: Range = ANY) -> int:
+    def add(self, expr: Expr, at: ExpressionScope, what: str = "value", allowed: Range = ANY) -> int:
         """Index of an expression in the table. InputError where it leaves what is allowed of `what`."""
         words = tuple(self._within(expr, at, what, allowed)[0])
         if words not in self._known:
@@ -83,7 +83,7 @@ class Expressions:
             self.affine.append(_affine(words))
         return self._known[words]
 
-    def check(self, expr: Expr, at: Checked, what: str = "value", allowed: Range = ANY) -> None:
+    def check(self, expr: Expr, at: ExpressionScope, what: str = "value", allowed: Range = ANY) -> None:
         """As `add`, of an expression that the engine does not evaluate: what is not sure is left to the interpreter."""
         if isinstance(expr, Const) and allowed.low <= expr.value <= allowed.high:
             return
@@ -91,7 +91,7 @@ class Expressions:
         self._within(expr, at, what, allowed)
         del self.limits[limits:], self.places[limits:]
 
-    def _within(self, expr: Expr, at: Checked, what: str, allowed: Range) -> tuple[Code, Range]:
+    def _within(self, expr: Expr, at: ExpressionScope, what: str, allowed: Range) -> tuple[Code, Range]:
         """Bytecode and range of an expression, with a check of the value where it is not known to be allowed."""
         words, found = self._compile(expr, at)
         if at.known is None or found.within(allowed):
@@ -106,7 +106,7 @@ class Expressions:
             self.places.append(f"{at.where}: {what} {brief(expr)}")
         return words, found.meet(allowed)
 
-    def _compile(self, expr: Expr, at: Checked) -> tuple[Code, Range]:
+    def _compile(self, expr: Expr, at: ExpressionScope) -> tuple[Code, Range]:
         """Bytecode and range of an expression."""
         if isinstance(expr, Const):
             return [(Operator.CONST, expr.value)], Range(expr.value, expr.value)

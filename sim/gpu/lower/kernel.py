@@ -36,7 +36,7 @@ from sim.gpu.language.ops import THREAD_MACS, Action, Space, Unit
 from sim.gpu.language.program import walk
 from sim.gpu.language.rules import check_kernel
 from sim.gpu.lower.boxes import box_row
-from sim.gpu.lower.expressions import Checked, Expressions, brief, given_variables
+from sim.gpu.lower.expressions import Expressions, ExpressionScope, brief, given_variables
 from sim.gpu.lower.instructions import (
     SharedAccess,
     instruction,
@@ -168,11 +168,11 @@ class _Lowering:
 
     def _expr(self, expr: Expr, what: str = "value", allowed: Range = ANY) -> int:
         """Index of an expression, which must keep to what is `allowed` of it."""
-        return self.expressions.add(expr, Checked(self.variables, self.known, self.where), what, allowed)
+        return self.expressions.add(expr, ExpressionScope(self.variables, self.known, self.where), what, allowed)
 
     def _check(self, expr: Expr, what: str = "value", allowed: Range = ANY) -> None:
         """Refuses an expression that only the interpreter evaluates and that surely leaves what is `allowed` of it."""
-        self.expressions.check(expr, Checked(self.variables, self.known, self.where), what, allowed)
+        self.expressions.check(expr, ExpressionScope(self.variables, self.known, self.where), what, allowed)
 
     def _slot(self, table: dict, key: object, limit: int, what: str) -> int:
         if key not in table:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from arch.errors import InputError
-from sim.app.families.family import Ran, Subject
+from sim.app.families.family import CandidateRun, Subject
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import KernelRecord, MachineFigures
 from sim.app.trace.timeline import Timeline
@@ -73,7 +73,7 @@ class TallyPlan:
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Adds."""
         spec = self.spec
         cycles = builder(self.op.word, spec.family, "serial")(self.op, spec, None)
@@ -87,7 +87,7 @@ class TallyPlan:
             {"macs": self.op.macs, "events": cycles, "dram_read_bytes": 4 * self.op.n},
             {"adder": {"busy": cycles}}, spec.adder.width,
         )  # fmt: skip
-        return Ran(
+        return CandidateRun(
             "serial", figures, [record], time_ps, time_ps, {"events": cycles},
             timeline=lambda: _timeline(self.request, cycles),
         )  # fmt: skip

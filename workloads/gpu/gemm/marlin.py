@@ -31,7 +31,7 @@ from workloads.gpu.gemm.plan import Unit
 from workloads.gpu.gemm.problem import MAX_VECTOR_BYTES, Operand, Problem, Weights, ceil_div, problem, row_alignment
 from workloads.gpu.gemm.threadblock import WARP_SIZE, Copy, Inner, Writer
 from workloads.ops import Gemm
-from workloads.ops.packed import DEPTH, Packed
+from workloads.ops.packed import DEPTH, PackedMatrices
 from workloads.registry import register
 
 MARLIN = "marlin@1"
@@ -102,7 +102,7 @@ def configs() -> Iterator[MarlinConfig]:
         yield MarlinConfig(tile_m, tile_n, DEPTH, warp_m, warp_n, stages, "cp.async")
 
 
-def _dequantise(packed: Packed, values: int) -> list[tuple[str, int]]:
+def _dequantise(packed: PackedMatrices, values: int) -> list[tuple[str, int]]:
     """Instructions of a warp that bring `values` to A's format and multiply them by their scale."""
     pairs = ceil_div(values, 2 * WARP_SIZE)
     if DTYPE_BYTES[packed.scale] == 1:
@@ -186,7 +186,7 @@ class _Writer(Dequantising):
         self.hold()
 
 
-def _values(packed: Packed, old: np.ndarray, stored: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _values(packed: PackedMatrices, old: np.ndarray, stored: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Weights, columns by k, of their bytes and scales; what was never written stays unwritten."""
     if np.isnan(stored).any() or np.isnan(scales).any():
         return np.full_like(old, np.nan)

@@ -11,7 +11,7 @@ from workloads.gpu.gemm.estimate import figures, transfer
 from workloads.gpu.moe import layer
 from workloads.gpu.moe.blocks import Blocks
 from workloads.gpu.moe.config import GroupedConfig, grouped_config
-from workloads.gpu.moe.product import GroupedProduct, Sorted
+from workloads.gpu.moe.product import GroupedProduct, SortedRows
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
 from workloads.ops import GroupedGemm
@@ -59,7 +59,7 @@ def build(op: GroupedGemm, spec: GpuSpec, config: GroupedConfig) -> Program:
     flat = np.arange(rows).reshape(count, size)
     blocks = Blocks(op, size, op.group_of[::size], flat, count, sorted=False)
     kernels = [
-        layer.product(GroupedProduct("grouped", blocks, Sorted(None, of_blocks, None), x, w, y, part), spec, config)
+        layer.product(GroupedProduct("grouped", blocks, SortedRows(None, of_blocks, None), x, w, y, part), spec, config)
         for part in layer.parts(blocks, config, op.n, op.k)
     ]
     return Program(str(op), (x, groups, w, of_blocks, y), tuple(kernels), str(config), {"config": config})

@@ -33,7 +33,7 @@ from workloads.gpu.moe.config import (
     earlier_config,
     marlin_config,
 )
-from workloads.gpu.moe.product import GroupedProduct, Part, Sorted, Tokens, in_a_row
+from workloads.gpu.moe.product import GroupedProduct, Part, SortedRows, Tokens, in_a_row
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.select import Choice
 from workloads.ops import Moe
@@ -112,7 +112,7 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
         inputs.get(name) or _scratch(name, (op.tokens, op.topk), form)
         for name, form in (("ids", "int32"), ("weights", "fp32"))
     )
-    found = Sorted.of(b, ids, op.experts)
+    found = SortedRows.of(b, ids, op.experts)
     between = (
         ("first", op.first_columns, op.out_dtype),
         ("active", op.local_inter, op.out_dtype if op.blockwise else dtype),
@@ -129,7 +129,7 @@ def build(op: Moe, spec: GpuSpec, config: MoeConfig) -> Program:
     kernels: list[Kernel] = []
     made = [tensor for tensor in (ids, weights) if tensor.role == "scratch"]
     if op.router == "1":
-        chosen = routing.Chosen.of(op, ids, weights, inputs["logits"].dtype)
+        chosen = routing.ExpertChoices.of(op, ids, weights, inputs["logits"].dtype)
         kernels += routing.choose_experts(op, spec, inputs["logits"], chosen)
         made += chosen.scratch
     kernels += sorting.sort_rows(op, b, spec, ids, found)

@@ -22,14 +22,14 @@ from workloads.gpu.moe.config import MoeConfig
 from workloads.gpu.overhead import Overhead
 from workloads.ops import Gemm
 from workloads.ops.base import Array
-from workloads.ops.packed import DEPTH, Packed
+from workloads.ops.packed import DEPTH, PackedMatrices
 
 NUMBER = RegisterTile("number", (1, 1), "int32")
 """Of rows with their padding, then of the block's expert."""
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedRows:
     """What the sorting leaves. rows: their numbers in the order of blocks, None where nothing was sorted. experts: of
     the blocks, or of each row with a block a row of the tensor. padded: rows with their padding, None where the launch
     knows them. starts: first row of each expert, which only the sorting uses."""
@@ -51,7 +51,7 @@ class Sorted:
         return self.experts[0:1, m:1] if self.experts.shape[0] == 1 else self.experts[m:1, 0:1]  # type: ignore[misc]
 
     @classmethod
-    def of(cls, blocks: Blocks, ids: GlobalTensor, experts: int) -> Sorted:
+    def of(cls, blocks: Blocks, ids: GlobalTensor, experts: int) -> SortedRows:
         """The tensors. ids: choices of all tokens."""
 
         def numbers(name: str, count: int) -> GlobalTensor:
@@ -140,14 +140,14 @@ class GroupedProduct:
 
     name: str
     blocks: Blocks
-    sorted: Sorted
+    sorted: SortedRows
     a: GlobalTensor
     w: GlobalTensor
     c: GlobalTensor
     part: Part
     tokens: Tokens | None = None
     weights: GlobalTensor | None = None
-    packed: Packed | None = None
+    packed: PackedMatrices | None = None
     scales: GlobalTensor | None = None
     scales_a: GlobalTensor | None = None
 

@@ -63,7 +63,7 @@ def makes(op: Moe) -> bool:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ExpertChoices:
     """What the choice leaves: ids, weights and a third number of each choice, seen one after the other; unscaled:
     weights before they are divided by their sum, a pair of a warp's choices a sector. shares: probabilities of all
     experts, where a kernel of its own leaves them.
@@ -81,7 +81,7 @@ class Chosen:
     topk: int
 
     @classmethod
-    def of(cls, op: Moe, ids: GlobalTensor, weights: GlobalTensor, logits: str) -> Chosen:
+    def of(cls, op: Moe, ids: GlobalTensor, weights: GlobalTensor, logits: str) -> ExpertChoices:
         """With tensors for what only these kernels use. logits: their format."""
         flat = op.tokens * op.topk
         rows = WARP_SIZE // _across(op, logits) if makes(op) else 1
@@ -129,7 +129,7 @@ def _across(op: Moe, logits: str) -> int:
     return op.experts // _own(op, logits)
 
 
-def choose_experts(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen) -> list[Kernel]:
+def choose_experts(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: ExpertChoices) -> list[Kernel]:
     """The kernels."""
     if chosen.shares is None:
         return [_gating(op, spec, logits, chosen)]
@@ -148,7 +148,7 @@ def _numbers(op: Moe, rows: int, token: int) -> Array:
     return op.ids[np.minimum(np.arange(token, token + rows), op.tokens - 1)].astype(np.float64).reshape(1, -1)
 
 
-def _gating(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen) -> Kernel:
+def _gating(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: ExpertChoices) -> Kernel:
     own, across, rows = _own(op, logits.dtype), _across(op, logits.dtype), chosen.rows
     vector = math.gcd(lanes.MAX_VECTOR_BYTES, own * DTYPE_BYTES[logits.dtype])
     steps = int(math.log2(across))
@@ -184,7 +184,7 @@ def _gating(op: Moe, spec: GpuSpec, logits: GlobalTensor, chosen: Chosen) -> Ker
     return replace(k.build(), stands_for=sampled)
 
 
-def _share(r: RoleBuilder, spec: GpuSpec, chosen: Chosen, token: Expr) -> None:
+def _share(r: RoleBuilder, spec: GpuSpec, chosen: ExpertChoices, token: Expr) -> None:
     """Divides the weights of each token by their sum: each is read back."""
     one = RegisterTile("one", (1, chosen.rows), "fp32")
     path = chain(spec, SHARE, lanes.instruction(spec, "rcp.fp32").latency_cycles + 5 * DEPENDENT_CYCLES)
@@ -230,7 +230,7 @@ def _softmax(op: Moe, spec: GpuSpec, logits: GlobalTensor, shares: GlobalTensor)
     return replace(k.build(), stands_for=sampled)
 
 
-def _largest(op: Moe, spec: GpuSpec, chosen: Chosen, shares: GlobalTensor) -> Kernel:
+def _largest(op: Moe, spec: GpuSpec, chosen: ExpertChoices, shares: GlobalTensor) -> Kernel:
     """`moeTopK`: each choice reads the probabilities again, and for each thread the choices before, one by one; then a
     maximum over the CTA. One thread divides by their sum."""
     simulated, sampled = sample(op.tokens, (12 + op.topk) * op.topk * CTA_WARPS)

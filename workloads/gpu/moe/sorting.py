@@ -18,7 +18,7 @@ from sim.gpu.language import CTA_X, WARP, Expr, GlobalTensor, Kernel, KernelBuil
 from workloads.gpu.gemm.problem import ceil_div
 from workloads.gpu.gemm.threadblock import WARP_SIZE
 from workloads.gpu.moe.blocks import Blocks, Numbers, looked_up
-from workloads.gpu.moe.product import Sorted, in_a_row
+from workloads.gpu.moe.product import SortedRows, in_a_row
 from workloads.gpu.moe.steps import alone, chain, fill, sample
 from workloads.gpu.overhead import DEPENDENT_CYCLES
 from workloads.gpu.pointwise import lanes
@@ -73,7 +73,7 @@ INDEX_STORE: Cost = {"iadd.int32": 3.0, "ffma.fp32": 4.0}
 33 with none."""
 
 
-def sort_rows(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> tuple[Kernel, ...]:
+def sort_rows(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: SortedRows) -> tuple[Kernel, ...]:
     """Counts the choices of each expert in one CTA, which adds up whole blocks, while another fills the list of rows;
     then many place each row. Where choices are not sorted, a fill of the number of rows."""
     assert found.padded is not None
@@ -118,7 +118,7 @@ def _rows(b: Blocks, flat: int) -> Numbers:
     return values
 
 
-def _fill_rows(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: Sorted, first: Expr, warps: int, flat: int) -> None:
+def _fill_rows(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: SortedRows, first: Expr, warps: int, flat: int) -> None:
     """The list of rows, by warps from `first` on; the kernel stores a number that no row has, and the numbers count
     here."""
     assert found.rows is not None
@@ -137,7 +137,7 @@ def _fill_rows(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: Sorted, first: E
 class _Lists:
     """What the counting CTA leaves: rows with their padding, by its first warp, and experts of blocks by some."""
 
-    def __init__(self, op: Moe, b: Blocks, found: Sorted, warps: int) -> None:
+    def __init__(self, op: Moe, b: Blocks, found: SortedRows, warps: int) -> None:
         self.b, self.found, self.warps = b, found, warps
         numbers = np.append(b.experts, np.full(b.launched - b.count, -1)).astype(np.float64)
         self.share = ceil_div(b.launched, warps)
@@ -165,7 +165,7 @@ class _Lists:
         r.stg(self.found.experts[0:1, warp * share : share], self.blocks.whole, vector_bytes=4)  # type: ignore[misc]
 
 
-def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> Kernel:
+def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: SortedRows) -> Kernel:
     flat = op.tokens * op.topk
     choices = in_a_row(ids)
     holders = ceil_div(op.experts, WARP_SIZE)
@@ -231,7 +231,7 @@ def _align(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
     return k.build()
 
 
-def _place(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> Kernel:
+def _place(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: SortedRows) -> Kernel:
     assert found.rows is not None
     assert found.starts is not None
     flat = op.tokens * op.topk
@@ -263,7 +263,7 @@ def _place(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
     return replace(k.build(), stands_for=sampled)
 
 
-def _small(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) -> Kernel:
+def _small(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: SortedRows) -> Kernel:
     """One CTA: a warp counts and places, each lane choices of its own in counters of its own, which lie one after the
     other; eight fill the list. Its instructions are not counted, but for what the source has."""
     assert found.rows is not None
@@ -327,13 +327,13 @@ def _small(op: Moe, b: Blocks, spec: GpuSpec, ids: GlobalTensor, found: Sorted) 
     return k.build()
 
 
-def number_locally(b: Blocks, spec: GpuSpec, found: Sorted) -> tuple[Kernel, ...]:
+def number_locally(b: Blocks, spec: GpuSpec, found: SortedRows) -> tuple[Kernel, ...]:
     """Numbers of the blocks' experts on this device in place of those of the layer, as PyTorch gathers
     (`expert_map[expert_ids]`): a kernel that widens them to int64, and the look-up."""
     return _elements("widen", b, spec, found, _widen), _elements("index", b, spec, found, _look_up)
 
 
-def _elements(name: str, b: Blocks, spec: GpuSpec, found: Sorted, write: Callable[..., None]) -> Kernel:
+def _elements(name: str, b: Blocks, spec: GpuSpec, found: SortedRows, write: Callable[..., None]) -> Kernel:
     each = GATHER_WARPS * GATHERED * WARP_SIZE
     k = KernelBuilder(name, (ceil_div(b.launched, each), 1, 1), code_bytes=CODE_BYTES)
     with k.role("warps", GATHER_WARPS, REGISTERS) as r:
@@ -342,7 +342,7 @@ def _elements(name: str, b: Blocks, spec: GpuSpec, found: Sorted, write: Callabl
     return k.build()
 
 
-def _boxes(b: Blocks, found: Sorted) -> list[tuple[Expr, View]]:
+def _boxes(b: Blocks, found: SortedRows) -> list[tuple[Expr, View]]:
     """Elements of a warp: whether there are any, and where."""
     boxes = []
     for i in range(GATHERED):
@@ -351,7 +351,7 @@ def _boxes(b: Blocks, found: Sorted) -> list[tuple[Expr, View]]:
     return boxes
 
 
-def _widen(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: Sorted) -> None:
+def _widen(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: SortedRows) -> None:
     """All loads, then all stores."""
     numbers = [RegisterTile(f"numbers{i}", (1, WARP_SIZE), "int32") for i in range(GATHERED)]
     for tile, (here, box) in zip(numbers, _boxes(b, found), strict=True):
@@ -364,7 +364,7 @@ def _widen(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: Sorted) -> None:
             r.stg(box, tile.whole, vector_bytes=4)
 
 
-def _look_up(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: Sorted) -> None:
+def _look_up(r: RoleBuilder, spec: GpuSpec, b: Blocks, found: SortedRows) -> None:
     """One element after the other."""
     numbers, looked = RegisterTile("numbers", (1, WARP_SIZE), "int32"), RegisterTile("looked", (1, WARP_SIZE), "int32")
     assert found.starts is not None

@@ -13,7 +13,7 @@ from arch.errors import InputError
 from arch.gemmini import GemminiSpec
 from arch.load import load_arch
 from arch.units import BYTES
-from sim.app.families.family import Ran, Subject
+from sim.app.families.family import CandidateRun, Subject
 from sim.app.families.gemmini import report
 from sim.app.families.gemmini.report import GemminiRun
 from sim.app.families.gemmini.trace import mapping_timeline
@@ -121,7 +121,7 @@ class MappingPlan:
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs a mapping."""
         spec, mapping = self.spec, self.mappings[number][0]
         program = build(self.op, spec, mapping)
@@ -130,7 +130,7 @@ class MappingPlan:
             raise InputError(f"{self.op}: operands and result take {needs}, {spec.name} has dram.size={has}")
         result = simulate(spec, program, warm=self.request.l2 == "warm", log=wanted is not None)
         record = _record(spec, self.op, program, result)
-        return Ran(
+        return CandidateRun(
             schedule=program.schedule,
             machine=_figures(spec),
             kernels=[record],

@@ -13,7 +13,7 @@ from arch.units import BYTES
 from sim.app.families.family import NO_REFERENCE
 from sim.app.families.gpu.compiled_check import check_compiled
 from sim.app.families.gpu.conditions import Conditions
-from sim.app.families.gpu.steps import Planned
+from sim.app.families.gpu.steps import PlannedStep
 from sim.app.report.record import CheckResult
 from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
@@ -28,7 +28,7 @@ _MAX_LOG_ROWS = 1 << 23
 """Event log of a check: 64 bytes a row, 512 MiB at most."""
 
 
-def check_steps(steps: Sequence[Planned], spec: GpuSpec, conditions: Conditions) -> tuple[CheckResult, list[str]]:
+def check_steps(steps: Sequence[PlannedStep], spec: GpuSpec, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """Checks every operator on its own; the worst result, and a sentence for each thing wrong."""
     passed, worst, notes = True, None, []
     for entry in steps:

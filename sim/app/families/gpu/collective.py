@@ -11,7 +11,7 @@ import numpy as np
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.near import hint
-from sim.app.families.family import Ran, Subject, Unweighed
+from sim.app.families.family import CandidateRun, SingleCandidatePlan, Subject
 from sim.app.families.gpu.records import machine_figures, path_counters
 from sim.app.families.request import Progress, Request
 from sim.app.report.record import CheckResult, GpuLaunch, KernelRecord
@@ -19,7 +19,7 @@ from sim.app.trace.window import Wanted
 from sim.engine.clock import PS_PER_S
 from sim.host.scopes import Call, calls_ps
 from sim.link import custom, nccl
-from sim.link.library import Ended, Kind, Plan, run
+from sim.link.library import CollectiveCost, Kind, Plan, run
 from workloads.ops import Collective
 
 SCHEDULES = (*nccl.LIBRARIES, *custom.LIBRARIES)
@@ -31,7 +31,7 @@ _CHECKED_ELEMENTS = 2**22
 
 
 @dataclass(frozen=True)
-class CollectivePlan(Unweighed):
+class CollectivePlan(SingleCandidatePlan):
     """A collective with the ways that its library weighs."""
 
     request: Request
@@ -82,7 +82,7 @@ class CollectivePlan(Unweighed):
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs one of them. InputError for a timeline, which has only messages that are alike."""
         if wanted is not None and wanted != self.overview:
             raise InputError(f"trace: {self.op.word} is one kernel a device whose messages are alike")
@@ -102,7 +102,7 @@ class CollectivePlan(Unweighed):
             time_ps = max(time_ps, bench.host_switch_call_ps if switched else bench.host_call_ps)
         device_ps = sum(call.device_ps(self.spec) for call in calls)
         record = _record(self.op, made, ended, moved_ps, self.spec)
-        return Ran(
+        return CandidateRun(
             schedule=text,
             machine=machine_figures(self.spec, str(self.op.dtype)),
             kernels=[record],
@@ -153,7 +153,7 @@ def _kind(op: Collective) -> Kind:
     return kind
 
 
-def _record(op: Collective, made: Plan, ended: Ended, time_ps: int, spec: GpuSpec) -> KernelRecord:
+def _record(op: Collective, made: Plan, ended: CollectiveCost, time_ps: int, spec: GpuSpec) -> KernelRecord:
     """The kernel of one device: cycles are those that the core's clock would count meanwhile."""
     return KernelRecord(
         name=f"{op.word}: {made.algorithm} over {op.gpus}",

@@ -9,7 +9,7 @@ from arch.gpu import GpuSpec
 from arch.units import HERTZ
 from sim.app.families.request import Request, one_of
 from sim.gpu.power.regulator import FixedClock, PowerRegulator, Regulator
-from sim.host.scopes import REPEATED, Replayed
+from sim.host.scopes import REPEATED, GraphReplay
 
 L2_STATES = ("cold", "warm", "dirty", "turns", "uploaded")
 CLOCKS = ("isolated", "sustained")
@@ -35,7 +35,7 @@ class Conditions:
     data: str = "normal"
     exact: bool = False
     cold_code: bool = True
-    replayed: Replayed | None = None
+    replayed: GraphReplay | None = None
     pdl: bool = False
     dependents: bool = False
 

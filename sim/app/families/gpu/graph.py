@@ -11,7 +11,7 @@ from typing import Any
 from arch.errors import InputError
 from arch.gpu import GpuSpec
 from arch.units import BYTES
-from sim.app.families.gpu.steps import Planned, Shared, Work, shared
+from sim.app.families.gpu.steps import CollectiveStep, PlannedStep, Work, shared
 from sim.app.families.request import Request, one_of
 from sim.app.report.text import bytes_text
 from sim.gpu.engine.api import HeldCode
@@ -148,16 +148,16 @@ def _graph(op: Operator, fused: bool) -> Graph:
 
 
 def _planned(
-    graph: Graph, step: Step, picks: _Picks, sums: Callable[[Any], Shared], addresses: dict[str, int], end: int
-) -> Planned:
+    graph: Graph, step: Step, picks: _Picks, sums: Callable[[Any], CollectiveStep], addresses: dict[str, int], end: int
+) -> PlannedStep:
     """A step with its program; scratch begins at `end`. sums: how a library sums over devices."""
     spec = picks.spec
     if isinstance(step.op, CopyH2D):
-        return Planned(step.op, None, {}, label=step.label)
+        return PlannedStep(step.op, None, {}, label=step.label)
     if isinstance(step.op, AllReduce | Collective):
         made = sums(step.op)
         regions = _regions(step, made, spec, addresses, end) if step.stream else ()
-        return Planned(step.op, None, {}, label=step.label, shared=made, regions=regions)
+        return PlannedStep(step.op, None, {}, label=step.label, shared=made, regions=regions)
     program, estimate_ps = picks.next(step.op)
     placed, step_end = _place(step, program, addresses, end)
     if step_end > spec.dram.size_bytes:
@@ -165,10 +165,12 @@ def _planned(
             f"{graph.name}: tensors and scratch take {bytes_text(step_end)} at {step.label}, {spec.name} has "
             f"dram.size = {BYTES.format(spec.dram.size_bytes)}; smaller batches or a larger machine fit"
         )
-    return Planned(step.op, program, placed, estimate_ps, step.label)
+    return PlannedStep(step.op, program, placed, estimate_ps, step.label)
 
 
-def _regions(step: Step, made: Shared, spec: GpuSpec, addresses: dict[str, int], end: int) -> tuple[Region, ...]:
+def _regions(
+    step: Step, made: CollectiveStep, spec: GpuSpec, addresses: dict[str, int], end: int
+) -> tuple[Region, ...]:
     """What a collective beside kernels moves in memory; its buffer begins at `end`. InputError beyond a node."""
     if not made.ctas:
         raise InputError(f"overlap=1: {step.op} leaves the node, whose collectives alone run beside kernels; overlap=0")

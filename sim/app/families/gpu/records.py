@@ -16,7 +16,7 @@ from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.lower.access import access_lines
 from sim.host.model import Copy
 from sim.link import nccl
-from sim.link.library import Ended
+from sim.link.library import CollectiveCost
 from sim.memory.counters import MemoryCounter
 
 SECTOR_BYTES = 32
@@ -224,7 +224,7 @@ def memory_bytes(counts: np.ndarray) -> dict[str, int]:
     }
 
 
-def path_counters(spec: GpuSpec, devices: int, ended: Ended) -> dict[str, int]:
+def path_counters(spec: GpuSpec, devices: int, ended: CollectiveCost) -> dict[str, int]:
     """What a library's collective did with a device's path to the others, under the names of `KernelRecord.counters`:
     links where they reach all of them, else PCIe."""
     path = "link" if nccl.path_between(spec, devices).nvlink else "pcie"

@@ -14,7 +14,7 @@ from arch.load import load_arch
 from arch.reads import Remembered
 from arch.units import BYTES
 from sim.app.families.choice import decide
-from sim.app.families.family import Ran, Subject, Unweighed
+from sim.app.families.family import CandidateRun, SingleCandidatePlan, Subject
 from sim.app.families.gpu.collective import SCHEDULES as LIBRARIES
 from sim.app.families.gpu.collective import CollectivePlan
 from sim.app.families.gpu.conditions import Conditions, conditions_of
@@ -22,9 +22,9 @@ from sim.app.families.gpu.graph import Offers, PlannedGraph, graph_listing, plan
 from sim.app.families.gpu.reads import took_part
 from sim.app.families.gpu.records import machine_figures
 from sim.app.families.gpu.sampled import Leave, sample_note
-from sim.app.families.gpu.steps import OVERWRITTEN, Done, Limit, Planned, StepsRun, Work, run_steps
+from sim.app.families.gpu.steps import OVERWRITTEN, Done, Limit, PlannedStep, StepsRun, Work, run_steps
 from sim.app.families.request import Bench, Progress, Request, one_of
-from sim.app.report.record import CheckResult, LeftOut, OperatorTime, Streamed
+from sim.app.report.record import CheckResult, LeftOut, OperatorTime, StreamedOperators
 from sim.app.report.text import bytes_text, time_text
 from sim.app.trace.timeline import Timeline
 from sim.app.trace.window import TooMuchError, Wanted
@@ -34,7 +34,7 @@ from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.engine.own_loop import OwnLoopKernel
 from sim.gpu.language import Program
 from sim.gpu.lower.listing import listing as program_listing
-from sim.host.scopes import SCOPES, Replayed
+from sim.host.scopes import SCOPES, GraphReplay
 from sim.link.library import last_of
 from sim.memory.model import LINE_BYTES
 from workloads.estimates import error_percent
@@ -155,9 +155,9 @@ class Gpu:
 # ---------------------------------------------------------------------------------------------- what was asked for
 
 
-def _replayed(environment: Environment) -> Replayed | None:
+def _replayed(environment: Environment) -> GraphReplay | None:
     """How a source replays its graphs, where it says."""
-    return Replayed(environment.layers, environment.replays) if environment.replays else None
+    return GraphReplay(environment.layers, environment.replays) if environment.replays else None
 
 
 def _host_call_ps(environment: Environment, row: Row, schedule: str, op: Operator | Graph) -> int:
@@ -265,7 +265,7 @@ def program_of(op: Operator, spec: GpuSpec, config: Any) -> Program:
 
 def operator_work(op: Operator, program: Program, estimate_ps: int) -> Work:
     """An operator's kernels as the one step of a graph, launched by a program that calls them directly."""
-    step = Planned(op, program, program.addresses(), estimate_ps)
+    step = PlannedStep(op, program, program.addresses(), estimate_ps)
     return Work((step,), "direct")
 
 
@@ -315,11 +315,11 @@ class OperatorPlan:
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs a candidate; what is wanted is recorded in one of its kernels."""
         return self._limited(number, progress, wanted, Limit(limit_ps))
 
-    def begin(self, number: int, progress: Progress | None, share: float, dear: int) -> Ran:
+    def begin(self, number: int, progress: Progress | None, share: float, dear: int) -> CandidateRun:
         """Runs a candidate; one that costs more is left when a share of it is done, unless it is short work that is
         repeated before it is timed."""
         macs, rounds = self.op.macs, 0.0
@@ -327,7 +327,7 @@ class OperatorPlan:
             macs, rounds = extent(self.op, self.spec, self.configurations[number][0])
         return self._limited(number, progress, None, Limit(None, Leave(share, dear, macs, rounds)))
 
-    def _limited(self, number: int, progress: Progress | None, wanted: Wanted | None, limit: Limit) -> Ran:
+    def _limited(self, number: int, progress: Progress | None, wanted: Wanted | None, limit: Limit) -> CandidateRun:
         config, estimate_ps = self.configurations[number]
         program = program_of(self.op, self.spec, config)
         work = operator_work(self.op, program, estimate_ps)
@@ -349,7 +349,9 @@ class OperatorPlan:
         least = f"{self.op} on {self.spec.name} takes at least {time_text(round(1e12 * least_s))} ({roof})"
         return f"{least}, {time_text(estimate_ps)} by estimate ({config})" if estimate_ps else least
 
-    def _run(self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None, limit: Limit) -> Ran:
+    def _run(
+        self, work: Work, program: Program, progress: Progress | None, wanted: Wanted | None, limit: Limit
+    ) -> CandidateRun:
         if wanted is None:
             return self._ran(work, run_steps(work, self.spec, self.conditions, progress, limit=limit))
         from sim.app.families.gpu.trace import KernelRecorder  # what is recorded alone needs it
@@ -362,7 +364,7 @@ class OperatorPlan:
             raise TooMuchError(f"trace: {error}; a shorter --window or fewer --sm") from None
         return replace(self._ran(work, done), timeline=recorder.timeline)
 
-    def _ran(self, work: Work, done: StepsRun) -> Ran:
+    def _ran(self, work: Work, done: StepsRun) -> CandidateRun:
         (step,) = work.steps
         assert step.program is not None
         return _ran(self.request, self.spec, self.conditions, work, done, str(self.op.dtype), step.program.schedule)
@@ -383,7 +385,7 @@ def _offers(request: Request, spec: GpuSpec, conditions: Conditions) -> Offers:
 
 
 @dataclass(frozen=True)
-class GraphPlan(Unweighed):
+class GraphPlan(SingleCandidatePlan):
     """A graph with the kernels of its steps."""
 
     request: Request
@@ -409,7 +411,7 @@ class GraphPlan(Unweighed):
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs all steps; what is wanted is recorded inside kernels, the rest of the timeline is of the whole run."""
         work = self.planned.work
         if wanted is None:
@@ -430,7 +432,7 @@ class GraphPlan(Unweighed):
 
         return replace(self._ran(done), timeline=timeline)
 
-    def _ran(self, done: StepsRun) -> Ran:
+    def _ran(self, done: StepsRun) -> CandidateRun:
         work, dtype = self.planned.work, self.subject.dtype
         found = _ran(self.request, self.spec, self.conditions, work, done, dtype, str(self.planned))
         operators = [
@@ -467,12 +469,12 @@ def _facts(request: Request, schedule: str) -> dict[str, str]:
     return {"workload": str(request.asked), "machine": request.machine.label, "schedule": schedule}
 
 
-def _streamed(operators: Sequence[OperatorTime]) -> Streamed | None:
+def _streamed(operators: Sequence[OperatorTime]) -> StreamedOperators | None:
     """What copies of their bytes stand for."""
     own = [operator for operator in operators if operator.streamed_bytes]
     calls = dict(sorted(Counter(operator.name for operator in own).items()))
     moved, time_ps = (sum(getattr(one, name) for one in own) for name in ("streamed_bytes", "device_ps"))
-    return Streamed(calls, moved, time_ps) if calls else None
+    return StreamedOperators(calls, moved, time_ps) if calls else None
 
 
 def _streams(spec: GpuSpec, work: Work, done: StepsRun) -> list[str]:
@@ -500,7 +502,7 @@ def _early(conditions: Conditions, done: StepsRun) -> list[str]:
     ]
 
 
-def _checked(steps: Sequence[Planned], spec: GpuSpec, conditions: Conditions) -> tuple[CheckResult, list[str]]:
+def _checked(steps: Sequence[PlannedStep], spec: GpuSpec, conditions: Conditions) -> tuple[CheckResult, list[str]]:
     """`check_steps`. What replays programs is imported where one is: other runs have their first result earlier."""
     from sim.app.families.gpu.check import check_steps
 
@@ -516,7 +518,7 @@ def _stand_in(request: Request, schedule: str) -> list[str]:
 
 def _ran(
     request: Request, spec: GpuSpec, conditions: Conditions, work: Work, done: StepsRun, dtype: str, schedule: str
-) -> Ran:
+) -> CandidateRun:
     """What came of steps that have run."""
     records = done.records
     time_ps = done.scope_ps(spec, request.scope, work.calling, conditions.replayed)
@@ -524,7 +526,7 @@ def _ran(
         time_ps = max(time_ps, request.bench.host_call_ps)
     rest_ps = time_ps - done.time_ps
     took = cache(lambda: took_part(work, spec, conditions, request.scope))
-    return Ran(
+    return CandidateRun(
         schedule=schedule,
         machine=machine_figures(spec, dtype),
         kernels=records,

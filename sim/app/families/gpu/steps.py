@@ -32,10 +32,10 @@ from sim.gpu.power.regulator import PowerRegulator
 from sim.gpu.units.events import Window
 from sim.host.model import Copy, Dependent, Host, Overlap
 from sim.host.model import Kernel as HostKernel
-from sim.host.scopes import FIRST, Call, CallTime, Place, Replayed, call_times, calls_ps
+from sim.host.scopes import FIRST, Call, CallTime, GraphReplay, Place, call_times, calls_ps
 from sim.link import custom, nccl
 from sim.link.collective import Send, fabric_of, fastest
-from sim.link.library import Ended, Kind, Plan, Traffic, traffic
+from sim.link.library import CollectiveCost, Kind, Plan, Traffic, traffic
 from sim.link.library import run as run_library
 from sim.memory.model import LINE_BYTES, clean
 from sim.memory.model import warm as warm_lines
@@ -71,7 +71,7 @@ _WINDOWS_A_STEP = 8
 """Windows of the regulator between two turns of the host model."""
 
 
-class Shared(NamedTuple):
+class CollectiveStep(NamedTuple):
     """A collective. time_ps: behind its launch. counters: of one device. sends: messages from its start on. ctas,
     start_ps, traffic: of its kernel, within a node; what comes before its messages, what it does to memory."""
 
@@ -86,7 +86,7 @@ class Shared(NamedTuple):
     traffic: Traffic = Traffic(0, 0, 0)
 
 
-def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> Shared:
+def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> CollectiveStep:
     """A collective as a library runs it within a node; beyond one, messages over links and network alone.
 
     library: one of `sim.app.families.gpu.collective.SCHEDULES`. InputError for more devices than the machine can have.
@@ -101,7 +101,7 @@ def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> Shared:
             raise InputError(f"devices={devices}: {kind} is modelled within a node of {nccl.MOST_DEVICES} alone")
         outcome = fastest(fabric_of(spec, devices), kind, size)
         sent = {"link_write_bytes": outcome.sent_bytes // devices}
-        return Shared(kind, devices, outcome.time_ps, sent, outcome.algorithm, outcome.sends)
+        return CollectiveStep(kind, devices, outcome.time_ps, sent, outcome.algorithm, outcome.sends)
     made = custom.plan(spec, library, devices, size) if library in custom.LIBRARIES and kind == "all_reduce" else None
     if made is None:
         ways = nccl.estimates(spec, kind, devices, size)
@@ -111,16 +111,18 @@ def shared(op: AllReduce | Collective, spec: GpuSpec, library: str) -> Shared:
     ended = _ended(made)
     algorithm, moved = f"{library} {made.algorithm} {made.wire.protocol}", traffic(made, ended.sent_bytes)
     counters = path_counters(spec, devices, ended)
-    return Shared(kind, devices, ended.time_ps, counters, algorithm, ended.sends, made.channels, made.start_ps, moved)
+    return CollectiveStep(
+        kind, devices, ended.time_ps, counters, algorithm, ended.sends, made.channels, made.start_ps, moved
+    )
 
 
 @cache
-def _ended(made: Plan) -> Ended:
+def _ended(made: Plan) -> CollectiveCost:
     return run_library(made)
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStep:
     """A step before it runs. program: None of a copy and of a collective. addresses: of the program's tensors.
     estimate_ps: rough time. label: what a profile calls it; empty of an operator alone. shared: of a collective.
     place: its stream. regions: of a collective beside kernels, what it moves in memory."""
@@ -130,7 +132,7 @@ class Planned:
     addresses: Mapping[str, int]
     estimate_ps: int = 0
     label: str = ""
-    shared: Shared | None = None
+    shared: CollectiveStep | None = None
     place: Place = FIRST
     regions: tuple[Region, ...] = ()
 
@@ -155,7 +157,7 @@ class Work:
     """What runs on one stream. calling: how the host calls it, one of `sim.host.scopes.FORMS`. repeats: layers of which
     some may be counted."""
 
-    steps: Sequence[Planned]
+    steps: Sequence[PlannedStep]
     calling: str
     repeats: Sequence[Repeat] = ()
 
@@ -176,7 +178,7 @@ class Done:
     its time. dependents: of its kernels under programmatic dependent launch; overlaps: what came of these. number: of
     the step."""
 
-    planned: Planned
+    planned: PlannedStep
     moved_ps: int = 0
     results: list[KernelResult] = field(default_factory=list)
     records: list[KernelRecord] = field(default_factory=list)
@@ -216,7 +218,7 @@ class StepsRun:
         """Device time; what runs beside something else counts once."""
         return sum(record.time_ps - record.beside_ps for record in self.records)
 
-    def scope_ps(self, spec: GpuSpec, scope: str, calling: str, replayed: Replayed | None = None) -> int:
+    def scope_ps(self, spec: GpuSpec, scope: str, calling: str, replayed: GraphReplay | None = None) -> int:
         """Time in one of `sim.host.scopes.SCOPES`, called in one of its forms; see `sim.host.scopes.calls_ps`."""
         if scope == "kernel":
             return self.time_ps
@@ -368,7 +370,7 @@ class _Runner:
             warm_lines(spec, self.device.memory, first, lines, dirty=True)
         clean(self.device.memory)
 
-    def warm(self, steps: Sequence[Planned]) -> None:
+    def warm(self, steps: Sequence[PlannedStep]) -> None:
         """Leaves in the caches what a run of some steps would: code, the tensors that were touched last, of a step what
         it wrote."""
         for kernel in (kernel for step in steps for kernel in step.kernels if kernel is not None):
@@ -484,7 +486,7 @@ def _abreast(tensors: Sequence[_Lines]) -> list[_Lines]:
 
 
 @dataclass(frozen=True)
-class _Issued:
+class _RunningStep:
     """A step as the host calls it while it runs."""
 
     name: str
@@ -509,7 +511,7 @@ class _StreamRun:
         self.total = sum(max(step.op.flops, 1) for step in self.work.steps)
         self.runner = runner
         self.repeats = [] if self.conditions.exact or self.work.overlaps else self._repeats()
-        self.stale: Sequence[Planned] = ()  # the steps that were counted last, whose lines the L2 does not hold
+        self.stale: Sequence[PlannedStep] = ()  # the steps that were counted last, whose lines the L2 does not hold
 
     def _repeats(self) -> list[Settling]:
         """Layers that repeat, each with the bytes that are touched before it; 0 where its kernels are not yet those of
@@ -530,19 +532,19 @@ class _StreamRun:
             found.append(Settling(repeat, self.done, before, moved))
         return found
 
-    def _entry(self, number: int, step: Planned) -> Done:
+    def _entry(self, number: int, step: PlannedStep) -> Done:
         """A step that is to run; of what moves beside kernels all is known."""
         if step.shared:
             return Done(step, self.spec.launch.kernel_ps + step.shared.time_ps, number=number)
         return Done(step, step.copy.duration_ps(self.spec) if step.copy else 0, number=number)
 
-    def calls(self) -> list[_Issued]:
+    def calls(self) -> list[_RunningStep]:
         """What the host calls, in order."""
-        calls: list[_Issued] = []
+        calls: list[_RunningStep] = []
         number = before = 0
         for entry in self.done:
             step = entry.planned
-            calls.append(_Issued(step.label, self._commands(entry, number, before), step.place))
+            calls.append(_RunningStep(step.label, self._commands(entry, number, before), step.place))
             number += len(calls[-1].issued)
             before += max(step.op.flops, 1) if step.program else 0
         return calls
@@ -582,7 +584,7 @@ class _StreamRun:
         """SMs that the kernel that runs leaves to others."""
         return self.running.room if self.running else 0
 
-    def _beside(self, entry: Done, done: Shared) -> Iterator[int]:
+    def _beside(self, entry: Done, done: CollectiveStep) -> Iterator[int]:
         """Runs a collective beside kernels and makes its record."""
         step, before_ps = entry.planned, self.spec.launch.kernel_ps
         beside = Beside(done.ctas, done.time_ps, done.time_ps - done.start_ps, step.regions)

@@ -14,7 +14,7 @@ from arch.dtypes import round_to
 from arch.errors import InputError
 from arch.rdu import RduSpec
 from arch.units import BYTES
-from sim.app.families.family import NO_REFERENCE, Ran, Subject, Unweighed
+from sim.app.families.family import NO_REFERENCE, CandidateRun, SingleCandidatePlan, Subject
 from sim.app.families.rdu.records import kernel_record, machine_figures
 from sim.app.families.rdu.trace import section_timeline
 from sim.app.families.request import Progress, Request, one_of
@@ -168,7 +168,7 @@ class ProgramPlan:
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs a candidate; its sections are always recorded."""
         request, spec = self.request, self.spec
         done = run_program(_program(self.op, spec, self.configurations[number][0]), spec, progress)
@@ -176,7 +176,7 @@ class ProgramPlan:
         if request.scope == "host":
             host_ps = {"host": spec.launch.host_ps + spec.launch.program_load_ps}
             time_ps += sum(host_ps.values())
-        return Ran(
+        return CandidateRun(
             schedule=done.program.schedule,
             machine=machine_figures(spec, str(self.op.dtype), done.program.devices),
             kernels=done.records,
@@ -200,7 +200,7 @@ class ProgramPlan:
 
 
 @dataclass(frozen=True)
-class AllReducePlan(Unweighed):
+class AllReducePlan(SingleCandidatePlan):
     """A collective alone: the links' time, with numbers carried by the same messages in check mode."""
 
     request: Request
@@ -226,7 +226,7 @@ class AllReducePlan(Unweighed):
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Sends the messages."""
         best, spec, devices = self.best, self.spec, self.op.devices
         kernel = _transfer(spec, "all_reduce", best.algorithm, best.time_ps, {"link_write_bytes": best.sent_bytes})
@@ -245,7 +245,7 @@ class AllReducePlan(Unweighed):
 
 
 @dataclass(frozen=True)
-class CopyPlan(Unweighed):
+class CopyPlan(SingleCandidatePlan):
     """A copy over PCIe: the link's latency once, then its bandwidth."""
 
     request: Request
@@ -261,7 +261,7 @@ class CopyPlan(Unweighed):
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Copies."""
         host = self.spec.host
         time_ps = host.latency_ps + -(-self.op.bytes * PS_PER_S // host.bandwidth_bytes_per_s)
@@ -270,13 +270,15 @@ class CopyPlan(Unweighed):
         return _moved(self.request, self.spec, machine_figures(self.spec, self.spec.default_dtype), kernel, "pcie")
 
 
-def _moved(request: Request, spec: RduSpec, figures: MachineFigures, kernel: KernelRecord, schedule: str) -> Ran:
+def _moved(
+    request: Request, spec: RduSpec, figures: MachineFigures, kernel: KernelRecord, schedule: str
+) -> CandidateRun:
     """What came of a transfer alone."""
 
     def timeline() -> Timeline:
         raise InputError(f"{request.asked}: alone on {spec.name} it is one transfer, without a timeline")
 
-    return Ran(schedule, figures, [kernel], kernel.time_ps, kernel.time_ps, {"events": 0}, timeline=timeline)
+    return CandidateRun(schedule, figures, [kernel], kernel.time_ps, kernel.time_ps, {"events": 0}, timeline=timeline)
 
 
 def _transfer(spec: RduSpec, name: str, schedule: str, time_ps: int, counted: Mapping[str, int]) -> KernelRecord:

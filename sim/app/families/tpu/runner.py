@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from arch import reading
 from arch.errors import InputError
 from arch.tpu import TpuSpec
-from sim.app.families.family import NO_REFERENCE, Ran, Subject
+from sim.app.families.family import NO_REFERENCE, CandidateRun, Subject
 from sim.app.families.request import Progress, Request, one_of
 from sim.app.families.tpu import report
 from sim.app.families.tpu.report import TpuRun
@@ -149,7 +149,7 @@ class ProgramPlan:
 
     def run(
         self, number: int, progress: Progress | None, wanted: Wanted | None = None, limit_ps: int | None = None
-    ) -> Ran:
+    ) -> CandidateRun:
         """Runs a candidate, with numbers where a check is asked for."""
         request, spec, op = self.request, self.spec, self.op
         config = self.configurations[number][0]
@@ -172,7 +172,7 @@ class ProgramPlan:
         )
         host_ps = spec.host.turnaround_ps if request.scope == "host" and not _hands_over(program) else 0
         called = host_ps > 0 or any(isinstance(step, InterruptHost) for step in program.instructions)
-        return Ran(
+        return CandidateRun(
             schedule=program.schedule,
             machine=machine_figures(spec, str(op.dtype)),
             kernels=[record],
@@ -186,7 +186,7 @@ class ProgramPlan:
             reads=lambda path: _reads(spec, path, called),
         )
 
-    def _array(self, config: Config | str, wanted: Wanted | None) -> Ran:
+    def _array(self, config: Config | str, wanted: Wanted | None) -> CandidateRun:
         """The array of a candidate alone. InputError where numbers or a program of one's own are asked for."""
         for name in ("check", "program"):
             if getattr(self.request, name):
@@ -198,7 +198,7 @@ class ProgramPlan:
         result = Machine(spec, program, alone=True, log=wanted is not None).run()
         record = _kernel(spec, program, result, -(-result.array_ticks // TICKS_PER_CYCLE))
         figures = machine_figures(spec, str(self.op.dtype))
-        return Ran(
+        return CandidateRun(
             schedule=program.schedule,
             machine=replace(figures, free=(*figures.bandwidths, *figures.instances.keys() - {"matrix"}, "host")),
             kernels=[record],
