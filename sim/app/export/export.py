@@ -28,8 +28,8 @@ def export(
 ) -> list[Path]:  # fmt: skip
     """Writes the files of one of `FORMS` into a folder, and gives their paths.
 
-    text: a model with keys, of tables those of `sim.app.export.table.TableRequest`, of traces those of the operator `llama`.
-    schedule: of the step of a trace. store, workers, progress: as in `sweep`. InputError before anything runs.
+    text: a model with keys, of tables those of `sim.app.export.table.TableRequest`, of traces those of the operator
+    `llama`. schedule: of the step of a trace. store, workers, progress: as in `sweep`. InputError before anything runs.
     """
     if form not in FORMS:
         raise InputError(f"export {form}: must be one of {', '.join(FORMS)}{hint(form, FORMS)}")
