@@ -72,7 +72,7 @@ class ResultStore:
         except (OSError, sqlite3.OperationalError) as error:
             self._warn(error)
             self._open(":memory:")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a damaged schema
             raise InputError(f"--store {path}: cannot be used as a results file ({error}); name another file") from None
 
     def _open(self, place: Path | str) -> None:
