@@ -14,7 +14,7 @@ import pytest
 from sim.app.cli import main
 from sim.app.labs import LABS, NOT_ANSWERED, tasks
 from sim.app.labs.answers import Answers
-from sim.app.labs.grade import ANSWER, Mark, marked, read
+from sim.app.labs.grade import ANSWER, Board, Grade, Mark, marked, read
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "labs"
 LAB = FOLDER / "1-roofline-and-regimes.ipynb"
@@ -201,3 +201,25 @@ def test_the_command_prints_marks_and_stops_what_never_ends(tmp_path: Path, caps
     path.write_text(path.read_text().replace("change = 3", "while True: pass"), encoding="utf-8")
     assert main(["grade", str(path), "--seconds", "1"]) == 2
     assert "took more than 1 s" in capsys.readouterr().err
+
+
+def test_notebooks_of_one_lab_are_ranked_by_cycles() -> None:
+    fast, slow, equal, wrong = (
+        Grade("tiling", [Mark("t", p, 4, "", c)]) for p, c in ((4, 9), (4, 12), (4, 9), (0, None))
+    )
+    board = Board({"slow": slow, "b": fast, "a": equal, "wrong": wrong})
+    assert board.ranking("t") == [(1, "a", 9), (1, "b", 9), (3, "slow", 12)]
+    points, ranked = board.sections()
+    assert points.rows[-1] == ("wrong", "0 of 4")
+    assert ranked.rows[0] == ("1", "a", "9")
+    assert slow.for_gradescope()["leaderboard"] == [{"name": "t, cycles", "value": 12, "order": "asc"}]
+    assert wrong.for_gradescope()["leaderboard"] == []
+
+
+def test_programs_that_are_ranked_say_their_cycles() -> None:
+    number = next(i for i, task in enumerate(tasks("tiling")) if task.names == ("transpose",))
+    mark = mark_of("tiling", number, read(SOLUTIONS[LAB_NAMES.index("tiling")])[1])
+    assert mark.points == mark.of
+    assert mark.cycles == mark_of("tiling", number, read(SOLUTIONS[LAB_NAMES.index("tiling")])[1]).cycles
+    assert mark.cycles
+    assert mark.cycles > 1000

@@ -187,7 +187,10 @@ def _add_history(commands: Any) -> None:
 def _add_grade(commands: Any) -> None:
     """Adds the parser of `grade`."""
     graded = commands.add_parser("grade", help="judge a lab's notebook: executes its answers", allow_abbrev=False)
-    graded.add_argument("notebook", metavar="LAB.ipynb", help="of docs/labs, with answers; they are executed")
+    graded.add_argument(
+        "notebooks", nargs="+", metavar="LAB.ipynb",
+        help="of docs/labs, with answers; they are executed. Several of one lab are ranked by simulated cycles",
+    )  # fmt: skip
     graded.add_argument("--seconds", type=arguments.positive, default=600, metavar="S", help="limit; default 600")
     graded.add_argument("--json", action="store_true", help="JSON instead of text, for autograders")
     graded.add_argument("--gradescope", metavar="results.json", help="write what Gradescope's autograder reads")
@@ -396,10 +399,16 @@ def _history(options: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from sim.app.labs.grade import grade
+    from sim.app.labs.grade import Board, grade
 
     path = arguments.target("--gradescope", options.gradescope, (".json",), options.force)
-    found = grade(Path(options.notebook), options.seconds)
+    if path and len(options.notebooks) > 1:
+        raise InputError("--gradescope goes with one notebook")
+    grades = {name: grade(Path(name), options.seconds) for name in dict.fromkeys(options.notebooks)}
+    if len(grades) > 1:
+        arguments.show(Board(grades), options.json)
+        return 0 if all(one.points == one.of for one in grades.values()) else 1
+    (found,) = grades.values()
     if path:
         with arguments.written("--gradescope", path) as part:
             part.write_text(arguments.as_json(found.for_gradescope()), encoding="utf-8")

@@ -27,12 +27,13 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """One question. names: what the answer has to define. check: raises `Wrong` where it is not right."""
+    """One question. names: what the answer has to define. check: raises `Wrong` where it is not right; of a program
+    that is ranked, it returns the cycles."""
 
     title: str
     points: int
     names: Sequence[str]
-    check: Callable[[Answers], None]
+    check: Callable[[Answers], int | None]
 
 
 def tasks(lab: str) -> Sequence[Task]:

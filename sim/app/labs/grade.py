@@ -32,12 +32,13 @@ MOST_BYTES = 20 << 20
 
 @dataclass(frozen=True)
 class Mark:
-    """What one question brought. said: a hint where that is not all."""
+    """What one question brought. said: a hint where that is not all. cycles: of a right program that is ranked."""
 
     title: str
     points: int
     of: int
     said: str = ""
+    cycles: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,42 @@ class Grade(Shown):
             }
             for mark in self.marks
         ]
-        return {"score": self.points, "output": f"Lab {self.lab}: {self.points} of {self.of} points", "tests": tests}
+        ranked = [mark for mark in self.marks if mark.cycles is not None]
+        board = [{"name": f"{mark.title}, cycles", "value": mark.cycles, "order": "asc"} for mark in ranked]
+        output = f"Lab {self.lab}: {self.points} of {self.of} points"
+        return {"score": self.points, "output": output, "tests": tests, "leaderboard": board}
+
+
+@dataclass(frozen=True)
+class Board(Shown):
+    """Notebooks of one lab beside each other, by name: their points, and their programs by simulated cycles."""
+
+    grades: Mapping[str, Grade]
+
+    def ranking(self, title: str) -> list[tuple[int, str, int]]:
+        """Place, name and cycles of the right answers to a question, the fewest first; equals share a place."""
+        marks = {name: mark for name, grade in self.grades.items() for mark in grade.marks if mark.title == title}
+        found = sorted((mark.cycles, name) for name, mark in marks.items() if mark.cycles is not None)
+        return [(1 + sum(other < cycles for other, _ in found), name, cycles) for cycles, name in found]
+
+    def sections(self) -> list[Section]:
+        """Points by notebook, then a ranking for each question that has one."""
+        points = tuple((name, f"{grade.points} of {grade.of}") for name, grade in self.grades.items())
+        titles = dict.fromkeys(mark.title for grade in self.grades.values() for mark in grade.marks)
+        ranked = {title: self.ranking(title) for title in titles}
+        boards = [
+            Section(title, tuple((str(place), name, f"{cycles:,}") for place, name, cycles in found), _BOARD)
+            for title, found in ranked.items()
+            if found
+        ]
+        return [Section("Points", points), *boards]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The marks by notebook."""
+        return {name: grade.to_dict() for name, grade in self.grades.items()}
+
+
+_BOARD = ("place", "notebook", "cycles")
 
 
 def grade(path: Path, seconds: int = 600) -> Grade:
@@ -130,17 +166,17 @@ def unanswered(task: Task, answers: Mapping[str, Any]) -> str:
 
 def marked(task: Task, answers: Mapping[str, Any], broken: str = "") -> Mark:
     """What one question brings. broken: why answers may be missing."""
-    said = unanswered(task, answers)
+    said, cycles = unanswered(task, answers), None
     if said:
         said = broken or said
     else:
         try:
-            task.check(answers)
+            cycles = task.check(answers)
         except Wrong as error:
             said = str(error)
         except Exception as error:  # somebody's code
             said = f"{type(error).__name__}: {error}"
-    return Mark(task.title, 0 if said else task.points, task.points, said)
+    return Mark(task.title, 0 if said else task.points, task.points, said, cycles)
 
 
 def marks_of(lab: str, sources: Sequence[str]) -> list[Mark]:

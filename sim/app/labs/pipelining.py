@@ -86,7 +86,7 @@ def _serial_cycles() -> int:
     return judge.ran(serial(_rows(SMS[AMPERE], STEPS), SMS[AMPERE]), AMPERE).cycles
 
 
-def pipelined(answers: Answers) -> None:
+def pipelined(answers: Answers) -> int:
     """`pipelined(rows, stages, ctas)`: copies by cp.async that run ahead."""
     for stages in (2, 3):
         program = _made(answers, "pipelined", stages, CTAS, SMALL_STEPS)
@@ -98,6 +98,7 @@ def pipelined(answers: Answers) -> None:
         raise Wrong(
             f"with {STAGES} stages your kernel takes {share:.2f} times the cycles of `serial`: what does it wait for?"
         )
+    return cycles
 
 
 @cache
@@ -146,7 +147,7 @@ def enough(answers: Answers) -> None:
         raise Wrong(f"limit = {answers['limit']!r} is not what `report.bound` says with {stages} stages")
 
 
-def with_tma(answers: Answers) -> None:
+def with_tma(answers: Answers) -> int:
     """`with_tma(rows, stages, ctas)`: a producer warp, the TMA, and a ring."""
     program = _made(answers, "with_tma", 3, CTAS, SMALL_STEPS)
     _refused(program, "tma_load", "with_tma")
@@ -158,6 +159,7 @@ def with_tma(answers: Answers) -> None:
         raise Wrong(f"with {STAGES} stages your kernel takes {four / one:.2f} times the cycles of one stage")
     if one > 1.2 * _tma_serial():
         raise Wrong(f"with one stage your kernel takes {one} cycles; {_tma_serial()} are enough")
+    return four
 
 
 @cache
