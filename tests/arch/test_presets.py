@@ -44,6 +44,13 @@ FILES = sorted([*PRESETS.glob("*.yaml"), *CHIPS.glob("*.yaml")])
 USES = {name: chain(PRESETS / f"{name}.yaml") for name in ALL}
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_calibrated_figure_does_not_say_that_it_was_measured(name: str) -> None:
+    for row in describe(load_arch(name)):
+        if not row.path.startswith("instructions."):  # whose columns have sources of their own
+            assert not (row.source.startswith("measured") and "calibrated" in row.source), f"{row.path}: {row.source}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_source_of_a_preset_is_idle(path: Path) -> None:
     file = chain(path)[-1]
