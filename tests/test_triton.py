@@ -23,7 +23,7 @@ from workloads.triton_kernels import TritonKernel, TritonLaunch
 from workloads.written import function_of
 
 FILE = Path(__file__).parent / "gpu" / "sass" / "kernels.py"
-TUTORIALS = Path(__file__).parents[1] / "scripts" / "lessons" / "kernels" / "tutorials.py"
+TUTORIALS = Path(__file__).parents[1] / "scripts" / "lab" / "kernels" / "tutorials.py"
 MATMUL = f"{FILE}:matmul grid=cdiv(m,BM),cdiv(n,BN) a=fp16[80,64] b=fp16[64,96] c=fp16[80,96] m=80 n=96 k=64"
 TILES = "BM=64 BN=32 BK=32 num-warps=4 num-stages=3"
 A100, H100 = "a100-sxm4-80gb", "h100-sxm"

@@ -33,7 +33,7 @@ from workloads.silicon import Row, environment_of, packaged_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = DOCS / "compiled-kernels.md"
-KERNELS = ROOT / "scripts" / "lessons" / "kernels" / "tutorials.py"
+KERNELS = ROOT / "scripts" / "lab" / "kernels" / "tutorials.py"
 A100, H100 = "a100-sxm4-80gb", "h100-sxm"
 
 

@@ -39,7 +39,7 @@ from sim.gpu.sass.text import Function, Instruction  # noqa: E402
 
 KERNELS = {
     "counted": ROOT / "scripts" / "lab" / "kernels" / "counted.py",
-    "tutorials": ROOT / "scripts" / "lessons" / "kernels" / "tutorials.py",
+    "tutorials": ROOT / "scripts" / "lab" / "kernels" / "tutorials.py",
 }
 NOT_REBUILT = {
     "attention": "the source of this attention kernel is not published; the tutorial's differs in its addresses",

@@ -13,6 +13,7 @@ from typing import get_args
 
 import pytest
 
+from arch.errors import InputError
 from arch.gpu import GpuSpec, WarpScheduler
 from arch.load import load_arch
 from arch.reads import recorded
@@ -38,8 +39,9 @@ from sim.gpu.units import (
     warp,
 )
 from sim.gpu.units.chip import Launching, Part
+from tests.gpu.conftest import run
 from tests.gpu.kernels import butterfly, dynamic_copy, exchange, mma_gemm, split_sum, tensor_gemm, tma_copy, wgmma_gemm
-from workloads.gpu.micro import tensor_products
+from workloads.gpu.micro import mma_loop, tensor_products
 
 # Its roles re-allocate registers, so that all warps start with 168.
 GEMM = wgmma_gemm()
@@ -182,3 +184,20 @@ def test_a_unit_declares_what_it_reads_and_reads_what_it_declares(hopper: GpuSpe
         declared = set(getattr(import_module(module), "FIGURES", ()))
         found = read.get(module, set()) - {"name"}
         assert (module, sorted(found - declared), sorted(declared - found)) == (module, [], [])
+
+
+def test_a_tensor_shape_is_a_row_of_a_machine(tmp_path: Path) -> None:
+    """Nothing else says what shapes there are: the next product waits for the latency of the row."""
+    (tmp_path / "own.yaml").write_text(
+        "name: own\nbase: a100-sxm4-80gb\n"
+        "instructions:\n  mma.fp16.m32n8k16: {pipe: tensor, interval: 32, latency: 50, source: assumed}\n",
+        encoding="utf-8",
+    )
+    own = load_arch(tmp_path / "own.yaml")
+    assert isinstance(own, GpuSpec)
+    few, many = (run(own, mma_loop("fp16", "m32n8k16", steps)).ticks for steps in (8, 72))
+    assert many - few == 64 * 50 * 256
+    a100 = load_arch("a100-sxm4-80gb")
+    assert isinstance(a100, GpuSpec)
+    with pytest.raises(InputError, match="m32n8k16"):
+        run(a100, mma_loop("fp16", "m32n8k16", 8))
