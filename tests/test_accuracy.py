@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -135,6 +136,14 @@ def test_a_board_without_rows_is_judged_by_others_of_its_family() -> None:
     assert said.text.startswith("No row of it was measured on this machine.")
     assert known(CASE, tuple(others[:20]), boards) is None  # two boards
     assert known(dataclasses.replace(CASE, op="my.py:kernel"), tuple(others), boards) is None
+
+
+def test_an_interval_from_other_boards_is_wider_by_their_number() -> None:
+    others = of(CASE, [result for machine in "xyzw" for result in some(range(-9, 10), machine=machine)])
+    assert all(map(math.isclose, (others.low, others.high), (-9, 9)))  # 80 % by 5/4 is all of them
+    assert "80 % of its own would be between" in others.text
+    of_chip = of(CASE, some(range(-9, 10), machine="c"))
+    assert all(map(math.isclose, (of_chip.low, of_chip.high), (-8, 8)))
 
 
 def test_no_board_speaks_for_all_others() -> None:

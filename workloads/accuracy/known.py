@@ -2,7 +2,9 @@
 
 The interval is that of split conformal prediction (Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World,
 2005): of n rows, the errors of rank 0.1 (n + 1) and 0.9 (n + 1) hold eight of ten further ones of the same kind,
-whatever their distribution. `scripts/docs tables accuracy` counts it on sealed rows.
+whatever their distribution. `scripts/docs tables accuracy` counts it on sealed rows. A board without rows is one more
+of K boards, not one more row: its interval is that of the share times 1 + 1/K (Lee, Barber, Willett,
+Distribution-free inference with hierarchical data, 2023).
 """
 
 from __future__ import annotations
@@ -70,8 +72,9 @@ class Known:
         """As a report says it."""
         way = "fast" if self.bias < 0 else "slow"
         lead = "Measured rows like it" if self.own else "No row of it was measured on this machine. Rows like it"
+        which = "of them" if self.own else "of its own would be"
         return (
-            f"{lead} ({self.of}): {self.mean:.0f} % off in the mean, {abs(self.bias):.0f} % too {way}; 80 % of them "
+            f"{lead} ({self.of}): {self.mean:.0f} % off in the mean, {abs(self.bias):.0f} % too {way}; 80 % {which} "
             f"between {self.low:+.0f} and {self.high:+.0f} % ({self.rows} rows on which nothing was calibrated)."
         )
 
@@ -88,8 +91,9 @@ def known(case: Case, judges: tuple[Result, ...], boards: Callable[[str], Board]
         if len(kind.rows) >= FEWEST:
             return _known(kind, True, share)
     for kind in _foreign(case.board, case.op, judges, boards):
-        if len(kind.rows) >= FEWEST and len({result.machine for result in kind.rows}) >= kind.boards:
-            return _known(kind, False, share)
+        count = len({result.machine for result in kind.rows})
+        if len(kind.rows) >= FEWEST and count >= kind.boards:
+            return _known(kind, False, share * (1 + 1 / count) if kind.boards > 1 else share)
     return None
 
 
@@ -183,7 +187,7 @@ def _known(kind: _Kind, own: bool, share: float) -> Known:
 
 
 def _at_rank(errors: Sequence[float], share: float) -> float:
-    """The error of rank share (n + 1), between two of them where that is no whole number."""
+    """The error of rank share (n + 1), between two of them where that is no whole number; the outermost beyond."""
     rank = min(max(share * (len(errors) + 1), 1), len(errors)) - 1
     below = math.floor(rank)
     above = min(below + 1, len(errors) - 1)
