@@ -74,10 +74,13 @@ L2_SECTION_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Flash3Config(AttentionConfig):
-    """Tile configuration: `block_m` queries a CTA, `block_n` keys a step.
+    """One kernel of FlashAttention-3: its tile, and which mechanisms it uses (see above).
 
-    cluster: CTAs that share keys and values. stages: of K and of V. longest_first: where masks make tiles unequal, CTAs
-    take the longest of a section first; else all in order. The mechanisms: see above.
+    block_m: queries of a CTA.
+    block_n: keys of a step.
+    cluster: CTAs that share keys and values.
+    stages: buffers of K and of V, each.
+    longest_first: where masks make tiles unequal, CTAs take the longest of a section first; without, all in order.
     """
 
     block_m: int

@@ -72,8 +72,14 @@ COMBINED = 4
 
 @dataclass(frozen=True)
 class DecodeConfig(AttentionConfig):
-    """Tile configuration: `block_m` rows a CTA of `warps` warps, `block_n` keys a step, `splits` parts of the keys.
-    varlen: called by the interface for sequences of different lengths. fixed: by FlashAttention-2's for one length."""
+    """One kernel for few queries: its tile, and into how many parts the keys are cut.
+
+    block_m: rows of a CTA of `warps` warps.
+    block_n: keys of a step.
+    splits: parts of the keys.
+    varlen: it is called by the interface for sequences of different lengths.
+    fixed: it is called by FlashAttention-2's interface for sequences of one length.
+    """
 
     block_m: int
     block_n: int

@@ -52,8 +52,11 @@ CUT = " split"
 
 @dataclass(frozen=True)
 class ConvMmaConfig(MmaConfig):
-    """Tile configuration on tensor cores. columns: neighbours of a row of Y that lie together in a tile. by_tap: a step
-    of the sum has channels of one column of the filter alone. reordered: a kernel before brings the filters in order.
+    """One kernel on tensor cores: the tiles of a product, and what is a convolution's own.
+
+    columns: neighbours of a row of Y that lie together in a tile.
+    by_tap: a step of the sum has channels of one column of the filter alone.
+    reordered: a kernel before brings the filters in order.
     """
 
     columns: int = 8

@@ -21,21 +21,36 @@ __all__ = ["MILLI", "PS_PER_S", "Figures", "Work", "estimate_ps", "fetch", "figu
 
 
 class Work(NamedTuple):
-    """Counts of one kernel; cycles are those of an SM that runs one CTA alone. A tuple: a choice makes a thousand.
+    """What one kernel does, by which it is estimated; cycles are those of an SM that runs one CTA alone. It is a tuple,
+    since a choice makes a thousand.
 
-    tiles: output tiles; steps: k steps of one. ctas: launched. resident: that the chip holds at once. persistent: a CTA
-    does tile after tile. busy: cycles of the busiest pipe in one k step. bubble: of a k step in which one CTA alone
-    does nothing. unicast_bytes, received_bytes, requested_bytes: of one k step of one CTA, loaded for it alone, in all,
-    asked from the L2. ahead: k steps in flight. epilogue: cycles of instructions after a tile's last step; overlapped:
-    the epilogue hides behind the next tile. store_bytes: of one tile. cuts: workers a tile has, where k is cut;
-    partial_bytes: of one partial tile; fetches: waits of an owner for the parts of so many peers. operand_bytes: of A
-    and B; footprint: operand bytes of one round of CTAs. result_bytes: of C. shared: cycles of the shared-memory array
-    in one k step, where loads and multiplies are one stream (elsewhere they take turns and `busy` holds the longer).
-    code_bytes: of machine code. setup: cycles of instructions before the first load. apart: a second kernel adds the
-    parts, for which `extra_ps` stands. late: cycles of a k step in which the buffer that was read before it is not yet
-    asked to be filled, or has been waited for. cluster: CTAs of a cluster, which one GPC holds. shared_sectors: of C,
-    that are written in parts. joined_bytes: of requested_bytes, what others on the GPC ask for at the same time.
-    lines: of one k step of one CTA, whole or in part, that the L2 is asked for; 0 where all of them are whole.
+    tiles, steps: output tiles, and steps of k of each.
+    ctas, resident: CTAs that are launched, and those that the chip holds at once.
+    persistent: a CTA does tile after tile.
+    busy: cycles of the busiest pipe in a step.
+    bubble: cycles of a step in which a CTA alone does nothing.
+    unicast_bytes, received_bytes, requested_bytes: of a step of a CTA, loaded for it alone, in all, and asked from the
+        L2.
+    ahead: steps in flight.
+    latency: cycles until what is loaded is there.
+    epilogue: cycles of instructions after a tile's last step; overlapped: they hide behind the next tile.
+    store_bytes: of a tile.
+    cuts: workers of a tile whose k is cut; stream: only tiles of the last wave are.
+    partial_bytes: of the sums of one piece.
+    operand_bytes, round_bytes, result_bytes: of A and B, of what one round of CTAs reads of them, and of C.
+    extra_ps: the launch and the time of a second kernel.
+    fetches: by number of peers, the waits of an owner for their sums.
+    code_bytes: of machine code.
+    setup: cycles of instructions before the first load.
+    shared: cycles of the shared-memory array in a step, where loads and multiplies are one stream; elsewhere they take
+        turns and `busy` holds the longer.
+    apart: a second kernel adds the pieces, for which `extra_ps` stands.
+    late: cycles of a step in which the buffer that was read before it is not yet asked to be filled, or has been waited
+        for.
+    cluster: CTAs of a cluster, which one GPC holds.
+    shared_sectors: of C, that are written in parts.
+    joined_bytes: of `requested_bytes`, what others on the GPC ask for at the same time.
+    lines: that a step of a CTA asks the L2 for, whole or in part; 0 where all of them are whole.
     """
 
     tiles: int

@@ -48,8 +48,12 @@ MAX_UNROLL = 5
 
 @dataclass(frozen=True)
 class GemvConfig(GemmConfig):
-    """warps: of a CTA. rows: results of a warp (k contiguous) or matrix rows that a warp loads at once. unroll: steps
-    in flight."""
+    """One kernel for a single row or column.
+
+    warps: of a CTA.
+    rows: results of a warp where k is contiguous, else rows of the matrix that a warp loads at once.
+    unroll: steps in flight.
+    """
 
     warps: int = 4
     rows: int = 4

@@ -32,8 +32,11 @@ class Tile:
 class Unit:
     """A worker's piece of one tile.
 
-    k_begin, k_trips: in k steps. first: k steps that this worker did before. index: pieces that it did before. owner:
-    1 if the piece starts at k = 0. peers: workers after this one that hold the rest of the tile's k steps.
+    k_begin, k_trips: its first step of k, and how many it has.
+    first: steps of k that this worker did before.
+    index: pieces that it did before.
+    owner: 1 if the piece starts at k = 0.
+    peers: workers after this one that hold the rest of the tile's steps.
     """
 
     tile_index: Expr
@@ -71,11 +74,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Dealing of tiles to workers.
+    """How the output tiles are dealt to workers, which are CTAs or clusters.
 
-    tiles_m, tiles_n, batch: output tiles (of a worker). k_steps: a tile's depth. workers: CTAs or clusters launched.
-    shared_tiles: tiles whose k steps are cut into equal pieces. group: tiles along m (or n) that are done together
-    for the sake of the L2. along_n: groups are of columns and run along m.
+    tiles_m, tiles_n, batch: output tiles, each of one worker.
+    k_steps: steps of k of a tile.
+    workers: those that are launched.
+    shared_tiles: tiles whose steps of k are cut into equal pieces.
+    group: tiles along m (or n) that are done together for the sake of the L2.
+    along_n: groups are of columns and run along m.
     """
 
     tiles_m: int

@@ -76,12 +76,17 @@ REGISTERS = 152
 
 @dataclass(frozen=True)
 class Tcgen05Config(GemmConfig):
-    """Tile configuration.
+    """One kernel on tensor memory: its tile, and which mechanisms it uses.
 
-    tile_m, tile_n: output tile of a CTA or of a pair, along the first and second operand. pair: two CTAs share it.
-    stages: of the operand buffers. buffers: of sums in tensor memory. swap: the first operand is B, the tile one of C
-    transposed. persistent: CTAs take tile after tile; clc: those of CTAs that have not started. group: tiles done
-    together along the first direction. split: pieces of k, which a second kernel adds.
+    tile_m, tile_n: output tile of a CTA or of a pair, along the first and the second operand.
+    tile_k: values of k in one step.
+    pair: two CTAs share the tile.
+    stages, buffers: of the operands in shared memory, and of the sums in tensor memory.
+    swap: the first operand is B, and the tile is one of C transposed.
+    persistent: a CTA takes tile after tile.
+    clc: it takes those of CTAs that have not started (launch control).
+    group: tiles along the first direction that are done together.
+    split: pieces of k, which a second kernel adds.
     """
 
     tile_m: int

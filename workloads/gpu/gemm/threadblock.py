@@ -78,15 +78,20 @@ PRODUCT_COLUMNS = 8
 
 @dataclass(frozen=True)
 class ThreadblockConfig(GemmConfig):
-    """Tile configuration.
+    """One kernel whose warps copy and multiply: its tiles, and how they are dealt.
 
-    tile_*: output tile and k step of a CTA. warp_m, warp_n: output tile of a warp. stages: shared buffers of an
-    operand. copy: `ldg` or `cp.async`. group: tiles done together along one direction; 1 is the order of launch, along
-    n, where the result is contiguous. split: pieces of k a tile. reduce: a second kernel adds them, else the tile's
-    owner. stream_k: the tiles of the last wave are cut evenly over all CTAs. groups_of_rows: a group is always one of
-    rows of tiles; otherwise groups run across the shorter side.
+    tile_m, tile_n, tile_k: output tile of a CTA, and values of k in one step.
+    warp_m, warp_n: output tile of a warp.
+    stages: shared buffers of an operand.
+    copy: how operands come to shared memory, `ldg` or `cp.async`.
+    group: tiles along one direction that are done together; 1 is the order of launch, along n, where the result is
+        contiguous.
+    split: pieces of k of each tile.
+    reduce: a second kernel adds the pieces; without, the tile's owner does.
+    stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    groups_of_rows: a group is always one of rows of tiles; without, groups run across the shorter side.
     reuse: with one buffer less, cp.async writes to the one that the current step has just read, behind a barrier for
-    each operand.
+        each operand.
     """
 
     groups_of_rows: ClassVar[bool] = False

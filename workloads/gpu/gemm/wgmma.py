@@ -120,15 +120,25 @@ MAX_ACCUMULATORS = 176
 
 @dataclass(frozen=True)
 class WgmmaConfig(GemmConfig):
-    """Tile configuration.
+    """One kernel by wgmma: its tile, and which mechanisms it uses.
 
-    tile_m, tile_n: output tile (of a warpgroup's turn), along the first and second operand of wgmma. cluster_m,
-    cluster_n: CTAs that share operands. stages: of the operand buffers. pingpong: see above. swap: the first operand
-    is B, the tile one of C transposed. persistent: CTAs take tile after tile. group: tiles done together along the
-    first direction. columns: the warpgroups share a tile by columns. flat: results lie in shared memory as whole rows
-    of the tile, without swizzle, and a warp waits until one store has read them. split: pieces of k a tile; stream_k:
-    tiles of the last wave are cut evenly over all CTAs. reduce: a second kernel adds the pieces (`splitk`), else the
-    tile's owner does. promote: see above. tma, specialized: see above.
+    tile_m, tile_n: rows and columns of the output tile, along the first and the second operand of wgmma. With
+        `pingpong` each warpgroup has such a tile in its turn.
+    tile_k: values of k in one step.
+    cluster_m, cluster_n: CTAs that share operands, along both.
+    stages: buffers of an operand, a step of k each.
+    pingpong: two warpgroups take turns, see above.
+    swap: the first operand is B, and the tile is one of C transposed.
+    persistent: a CTA takes tile after tile.
+    group: tiles along the first direction that are done together.
+    split: pieces of k of each tile.
+    stream_k: the tiles of the last wave are cut evenly over all CTAs.
+    tma, specialized: what loads, and whether warps do nothing else, see above.
+    columns: the warpgroups share a tile by its columns.
+    flat: results lie in shared memory as whole rows of the tile, without swizzle, and a warp waits until one store has
+        read them.
+    reduce: a second kernel adds the pieces (`splitk`); without, the tile's owner does.
+    promote: sums are added in registers, see above.
     """
 
     tile_m: int

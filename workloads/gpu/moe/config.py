@@ -21,8 +21,11 @@ from workloads.ops.packed import DEPTH
 class MoeConfig(Configuration):
     """Tiles of both products.
 
-    block_m: rows of a block, all of one expert. block_n, block_k: columns and k step of a tile. warps: of a CTA.
-    stages: k steps on their way and in work. group: blocks of rows that are done together.
+    block_m: rows of a block, all of one expert.
+    block_n, block_k: columns of a tile, and values of k in one step.
+    warps: of a CTA.
+    stages: steps of k on their way and in work.
+    group: blocks of rows that are done together.
     """
 
     schedule: ClassVar[str] = "vllm"

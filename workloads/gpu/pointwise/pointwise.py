@@ -58,7 +58,7 @@ PLACES_REGISTERS = 16
 
 @dataclass(frozen=True)
 class PointwiseConfig(Configuration):
-    """warps a CTA, elements a thread."""
+    """How elements are shared out: warps of a CTA, and elements of a thread."""
 
     schedule: str
     warps: int

@@ -59,10 +59,12 @@ MOST_ELEMENTS = 64
 
 @dataclass(frozen=True)
 class RowConfig(Configuration):
-    """warps and rows of a CTA; rows = 1 with more than one warp: the warps share the row.
+    """How the rows of a matrix are shared out.
 
-    elements: of a thread in one tile of a sweep, 0 where rows stay in registers. buffers: rows ahead in shared memory
-    (cp.async) of a CTA that does row after row, 0 where a CTA does its rows once. cluster: CTAs that share a row.
+    warps, rows: of a CTA. The warps share a row where a CTA has one row and several warps.
+    elements: of a thread in one tile of a sweep; 0 where rows stay in registers.
+    buffers: rows ahead in shared memory (cp.async) of a CTA that does row after row; 0 where a CTA does its rows once.
+    cluster: CTAs that share a row.
     """
 
     schedule: str
@@ -147,10 +149,13 @@ def _code_bytes(held: int) -> int:
 class RowKernel:
     """One kernel over a matrix of `rows` x `cols` under construction.
 
-    tensors: matrices of which a thread holds its elements at once. values: numbers a row that its warps exchange.
-    vector: elements of a thread's access, 0 for the widest. exchange: how the warps of a row combine their numbers.
-    ahead: format of the rows that are fetched ahead. registers_: of a thread, where its kernel is known. numbers:
-    format of the numbers of a row.
+    tensors: matrices of which a thread holds its elements at once.
+    values: numbers of a row that its warps exchange.
+    vector: elements of a thread's access; 0 for the widest.
+    exchange: how the warps of a row combine their numbers.
+    ahead: number format of the rows that are fetched ahead.
+    registers_: of a thread, where its kernel is known.
+    numbers: number format of the numbers of a row.
     """
 
     def __init__(
