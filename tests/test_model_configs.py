@@ -214,6 +214,8 @@ def test_published_scales_by_block_are_those_of_products_and_experts() -> None:
         ("gpt_oss", {"num_local_experts": None}, "num_local_experts is missing"),
         ("gpt_oss", {"layer_types": ["linear_attention"]}, "linear_attention is not simulated"),
         ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank is missing"),
+        ("deepseek_v3", {"first_k_dense_replace": 1.5}, "first_k_dense_replace=1.5: must be a whole number from 0 on"),
+        ("deepseek_v3", {"n_shared_experts": [1]}, "n_shared_experts=[1]: must be a whole number from 0 on"),
         ("deepseek_v3", {"index_topk": 2048}, "the key index_topk is not understood"),
         ("deepseek_v3", {"quantization_config": {"quant_method": "awq"}}, 'quant_method="awq"'),
         (
@@ -385,7 +387,9 @@ def test_steps_that_no_server_has_are_refused(keys: str, said: str) -> None:
         ({"model_type": "gemma9"}, "model_type=gemma9: must be one of llama,"),
         ({"model_type": ...}, "model_type=None"),
         ({"num_hidden_layers": ...}, "num_hidden_layers is missing"),
-        ({"hidden_size": "128"}, 'hidden_size="128": must be a whole number above 0'),
+        ({"hidden_size": "128"}, 'hidden_size="128": must be a whole number from 1 on'),
+        ({"tie_word_embeddings": "no"}, 'tie_word_embeddings="no": must be true or false'),
+        ({"sliding_window": 32, "layer_types": 5}, "layer_types=5: must be a list"),
         ({"intermediate_size": -3}, "intermediate_size=-3: must be a whole number"),
         ({"num_atention_heads": 4}, "num_atention_heads is not understood; did you mean num_attention_heads"),
         ({"hidden_act": "gelu"}, 'hidden_act="gelu": only "silu" is simulated'),
@@ -413,9 +417,10 @@ def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1, 2]")
     with pytest.raises(InputError, match="holds no object"):
         model_of(f"{tmp_path}/")
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(InputError, match="cannot be read as JSON"):
-        model_of(f"{tmp_path}/")
+    for text, said in (("{", "is not JSON"), ("[" * 20_000 + "]" * 20_000, "nested more than 100 levels deep")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(InputError, match=said):
+            model_of(f"{tmp_path}/")
 
 
 def test_a_whole_model_has_all_layers_and_its_vocabulary_unless_others_are_given() -> None:

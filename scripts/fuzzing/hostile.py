@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 import resource
 import subprocess
@@ -48,6 +50,9 @@ def hostile(folder: Path) -> dict[str, list[str]]:
     for value in ("halt x=5\n", "matrix_multiply ub=²\n"):
         program = str(file(value, folder, f"{len(value)}.txt"))
         found[value.strip()] = ["run", *gemm, "--arch", "tpu-v1", "--program", program]
+    for packing, command in ((gzip, ["validate", "bomb.json.gz"]), (lzma, ["run", "bomb.traceg.xz"])):
+        path = str(file(samples.bomb(packing), folder, command[-1]))
+        found[command[-1]] = [*command[:-1], path, "--arch", "a100-sxm4-80gb"]
     locked = folder / "locked"
     locked.mkdir()
     file('format = 2\nversion = "0"\n[case.a]\ncycles = "x"\n', locked, "cycles.lock")

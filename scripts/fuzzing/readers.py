@@ -124,14 +124,14 @@ def _trace(text: str, folder: Path) -> object:
     return read_trace(Path(file(text, folder, "trace.json")))
 
 
-@kind("packed trace of a profiler", gzip.compress(samples.TRACE.encode()), samples.bomb(gzip), change=changed_bytes)
+@kind("packed trace of a profiler", gzip.compress(samples.TRACE.encode()), change=changed_bytes)
 def _packed_trace(content: bytes, folder: Path) -> object:
     from workloads.graphs.kineto import read_trace
 
     return read_trace(Path(file(content, folder, "trace.json.gz")))
 
 
-@kind("packed trace of a kernel", lzma.compress(TRACE.encode()), samples.bomb(lzma), change=changed_bytes)
+@kind("packed trace of a kernel", lzma.compress(TRACE.encode()), change=changed_bytes)
 def _packed_kernel(content: bytes, folder: Path) -> object:
     from sim.gpu.sass.trace_files import read_trace
 

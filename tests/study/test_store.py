@@ -120,6 +120,18 @@ def test_a_damaged_result_is_no_result(tmp_path: Path) -> None:
         assert store.get("a") == {"cycles": 2}
 
 
+def test_a_damage_that_sqlite_quotes_is_one_error(tmp_path: Path) -> None:
+    """Its text about a table's name that is no UTF-8 cannot be read."""
+    path = tmp_path / "store"
+    with ResultStore(path) as store:
+        store.put("k", {"a": 1})
+    content = path.read_bytes()
+    assert b"tableclaimsclaims" in content
+    path.write_bytes(content.replace(b"tableclaimsclaims", b"tablecl\x80imscl\x80ims"))
+    with pytest.raises(InputError, match="cannot be used as a results file"):
+        ResultStore(path)
+
+
 def test_files_that_are_no_store_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database at all, but a text that is long enough to be read as one\n" * 40)
     with pytest.raises(InputError, match="not a database"):

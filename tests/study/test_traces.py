@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sim import simulate
 from sim.app.cli import main
 from sim.app.study.traces import SIMULATED, TraceComparison, compare_trace
 from tests.study.kineto_trace import EACH, LONG, Trace, decoder_layer, model
+from workloads.graphs import kineto
 from workloads.graphs.kineto import read_trace
 
 MACHINE = "h100-sxm"
@@ -178,6 +180,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert told in capsys.readouterr().err
     assert main(["validate", "--set", "sm.count=2"]) == 2
     assert "--set goes with a TRACE" in capsys.readouterr().err
+
+
+def test_a_packed_trace_is_read_within_a_limit_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, packed = tmp_path / "wrong.json.gz", gzip.compress(b"[" + b" " * 100_000 + b"]")
+    monkeypatch.setattr(kineto, "MOST_BYTES", 50_000)
+    path.write_bytes(packed)
+    with pytest.raises(InputError, match="unpacks to more than 48 KiB"):
+        kineto.read_trace(path)
+    for at in range(len(packed)):
+        path.write_bytes(packed[:at] + bytes([packed[at] ^ 64]) + packed[at + 1 :])
+        with pytest.raises(InputError, match="trace"):
+            kineto.read_trace(path)
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,28 @@ class Config:
         value = self.found.get(key)
         return default if value is None else value
 
-    def size(self, key: str, default: int = 0) -> int:
-        """A whole number above 0; the default where it is missing or null."""
+    def size(self, key: str, default: int = 0, least: int = 1) -> int:
+        """A whole number from `least` on; the default where it is missing or null."""
         value = self.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-            raise InputError(f"{self.where}: {key}={json.dumps(value)}: must be a whole number above 0")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise InputError(f"{self.where}: {key}={json.dumps(value)}: must be a whole number from {least} on")
         return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false; the default where it is missing or null."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise InputError(f"{self.where}: {key}={json.dumps(value)}: must be true or false")
+        return value
+
+    def entries(self, key: str) -> list[Any]:
+        """The entries of a list, or the names of an object; none where it is missing or null."""
+        value = self.get(key, [])
+        if not isinstance(value, list | dict):
+            raise InputError(f"{self.where}: {key}={json.dumps(value)}: must be a list")
+        return list(value)
 
     def needed(self, key: str) -> int:
         """A whole number that has to be there."""
@@ -112,7 +126,7 @@ def windows(config: Config, window: int, default: Sequence[str]) -> tuple[int, .
     """Keys that a query sees in layers in turn. default: kinds of layers in turn where the file does not list them."""
     if not window:
         return (0,)
-    kinds = list(config.get("layer_types", ())) or list(default)
+    kinds = config.entries("layer_types") or list(default)
     unknown = next((kind for kind in kinds if kind not in ("full_attention", "sliding_attention")), None)
     if unknown is not None:
         raise InputError(f"{config.where}: layer_types: {unknown} is not simulated")
@@ -131,7 +145,7 @@ def _sizes(config: Config, inner: str = "intermediate_size") -> dict[str, Any]:
         "ffn": config.needed(inner),
         "vocab": config.needed("vocab_size"),
         "head_dim": config.size("head_dim"),
-        "tied": bool(config.get("tie_word_embeddings", False)),
+        "tied": config.flag("tie_word_embeddings", False),
     }
 
 
@@ -154,7 +168,7 @@ def _llama(config: Config, inner: str = "intermediate_size", experts: str = "") 
         config.lacks("num_experts_per_tok")
     return Model(
         **sizes, experts=count, topk=topk, windows=_llama_windows(config, sizes["layers"]),
-        qk_norm=kind in ("qwen3", "qwen3_moe"), qkv_bias=bool(config.get("attention_bias", kind == "qwen2")),
+        qk_norm=kind in ("qwen3", "qwen3_moe"), qkv_bias=config.flag("attention_bias", kind == "qwen2"),
         weights=config.weights,
     )  # fmt: skip
 
@@ -162,12 +176,12 @@ def _llama(config: Config, inner: str = "intermediate_size", experts: str = "") 
 def _llama_windows(config: Config, layers: int) -> tuple[int, ...]:
     """Windows of models that have them by a switch, or in all layers."""
     kind, window = config.found["model_type"], config.size("sliding_window")
-    used = config.get("use_sliding_window", kind in ("mistral", "mixtral", "phi3"))
-    first = config.get("max_window_layers", 0)
-    kinds = config.get("layer_types")
+    used = config.flag("use_sliding_window", kind in ("mistral", "mixtral", "phi3"))
+    first = config.size("max_window_layers", 0, 0)
+    kinds = config.entries("layer_types")
     if not window or not used:
         return (0,)
-    if kinds is None and 0 < first < layers:
+    if not kinds and 0 < first < layers:
         raise InputError(
             f"{config.where}: layers with and without sliding_window are not simulated by max_window_layers; "
             "leave it out, or list layer_types"
@@ -212,7 +226,7 @@ def _gpt_oss(config: Config) -> Model:
     """GPT-OSS: experts, windows in turn, biases, a weight of each head for no key."""
     config.only("hidden_act", "silu")
     config.ignored("swiglu_limit", "initial_context_length", "experts_per_token", "num_local_experts")
-    bias = bool(config.get("attention_bias", True))
+    bias = config.flag("attention_bias", True)
     return Model(
         **_sizes(config), experts=config.needed("num_local_experts"), topk=config.needed("num_experts_per_tok"),
         windows=windows(config, config.size("sliding_window"), ["sliding_attention", "full_attention"]),
@@ -240,8 +254,8 @@ def _deepseek(config: Config) -> Model:
     return Model(
         **{**sizes, "ffn": inner, "kv_heads": sizes["heads"], "head_dim": latent.nope + latent.rope},
         experts=config.needed("n_routed_experts"), topk=config.needed("num_experts_per_tok"),
-        dense=config.get("first_k_dense_replace", 0), dense_ffn=sizes["ffn"],
-        shared=config.get("n_shared_experts", 0) * inner, latent=latent, weights=config.weights,
+        dense=config.size("first_k_dense_replace", 0, 0), dense_ffn=sizes["ffn"],
+        shared=config.size("n_shared_experts", 0, 0) * inner, latent=latent, weights=config.weights,
     )  # fmt: skip
 
 
@@ -270,7 +284,7 @@ def _gpt2(config: Config) -> Model:
     hidden, heads = config.needed("n_embd"), config.needed("n_head")
     return Model(
         hidden, heads, heads, config.size("n_inner", 4 * hidden), config.needed("n_layer"),
-        vocab=config.needed("vocab_size"), tied=bool(config.get("tie_word_embeddings", True)), **_BIASED,
+        vocab=config.needed("vocab_size"), tied=config.flag("tie_word_embeddings", True), **_BIASED,
         act="gelu_tanh", rotary=False, positions=config.size("n_positions", 1024),
     )  # fmt: skip
 
@@ -302,7 +316,7 @@ def _vit(config: Config) -> Model:
     config.only("qkv_bias", True)
     config.ignored("encoder_stride")
     size, patch = config.needed("image_size"), config.needed("patch_size")
-    labels = config.size("num_labels", len(config.get("id2label", ())) or 2)
+    labels = config.size("num_labels", len(config.entries("id2label")) or 2)
     return Model(
         **_encoder(config), vocab=labels, head_bias=True, positions=(size // patch) ** 2 + 1,
         patch=config.size("num_channels", 3) * patch**2,

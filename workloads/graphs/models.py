@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from arch import reading
 from arch.errors import InputError
 from arch.near import hint
 from workloads.graphs.config import read_config
@@ -47,12 +48,7 @@ def model_of(model: str) -> Model:
         return read_config(_published()[model], model)
     path = Path(model)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"model={model}: {path} cannot be read as JSON: {getattr(error, 'strerror', None) or error}"
-        ) from None
+    found = reading.document(reading.text(path, f"model={model}"), f"model={model}: {path}")
     if not isinstance(found, dict):
         raise InputError(f"model={model}: {path} holds no object; it should be a model's config.json")
     return read_config(found, str(path))

@@ -36,6 +36,9 @@ CLAIM_S = 60.0
 MOST_SAMPLE_BYTES = 1 << 15
 """As far as zlib looks back."""
 
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises: the second one where SQLite's text about it quotes the file."""
+
 _BUSY_TIMEOUT_S = 30.0
 _TABLES = """
 create table if not exists results (
@@ -72,7 +75,7 @@ class ResultStore:
         except (OSError, sqlite3.OperationalError) as error:
             self._warn(error)
             self._open(":memory:")
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a damaged schema
+        except FAILURES as error:
             raise InputError(f"--store {path}: cannot be used as a results file ({error}); name another file") from None
 
     def _open(self, place: Path | str) -> None:
@@ -92,7 +95,7 @@ class ResultStore:
 
     def close(self) -> None:
         """Gives up all claims and closes the file."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*FAILURES):
             self._db.execute("delete from claims where owner = ?", (self._owner,))
         self._db.close()
 
@@ -103,7 +106,7 @@ class ResultStore:
             if row is None:
                 return None
             plain = _unpacked(key, row[1], row[2], self._sample(row[0]))
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self._warn(error)
             return None
         if plain is None:
@@ -172,7 +175,7 @@ class ResultStore:
                 samples = dict(other.execute("select kind, document from samples"))
                 rows = other.execute("select key, kind, document, digest from results")
                 self._at_once(lambda: self._take(rows, samples))
-        except sqlite3.Error as error:
+        except FAILURES as error:
             raise InputError(f"--from {path}: cannot be used as a results file ({error})") from None
         return self.count() - before
 
@@ -219,7 +222,7 @@ class ResultStore:
             self._db.execute("begin immediate")
             write()
             self._db.execute("commit")
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self._samples.clear()
             self._roll_back()
             self._warn(error)
@@ -227,10 +230,10 @@ class ResultStore:
         return True
 
     def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*FAILURES):
             self._db.execute("rollback")
 
-    def _warn(self, error: sqlite3.Error | OSError) -> None:
+    def _warn(self, error: Exception) -> None:
         self.trouble = self.trouble or f"results are not kept in {self.path}: {error}"
 
 
