@@ -63,6 +63,23 @@ def test_aiconfigurator_reads_the_columns_that_it_has(table: Table, tmp_path: Pa
     assert {row["num_heads"] for row in decode} == {"2"}  # of one of two devices
 
 
+@pytest.mark.parametrize(
+    ("asked", "name", "form"),
+    [
+        ("gpt-oss-20b", "moe", "w4a16_mxfp4"),
+        ("gpt-oss-20b", "gemm", "bfloat16"),
+        ("deepseek-v3 tp=8", "moe", "fp8_block"),
+    ],
+)
+def test_aiconfigurator_knows_formats_by_its_own_names(asked: str, name: str, form: str, tmp_path: Path) -> None:
+    machine = load_arch("h100-sxm")
+    ops = places(Asked.of(f"{asked} tokens=2 batch=1 keys=128"), machine)
+    dense = {place: op for place, op in ops.items() if isinstance(place, Dense)}
+    written = Table(Asked.of(asked), machine, dense, dict.fromkeys(dense.values(), 1))
+    (path,) = (path for path in WRITERS["aiconfigurator"](written, tmp_path) if path.name == f"{name}_perf.txt")
+    assert {row[f"{name}_dtype"] for row in rows(path)} == {form}
+
+
 def test_vidur_reads_the_columns_that_its_predictor_trains_on(table: Table, tmp_path: Path) -> None:
     mlp, attention, sums = (rows(path) for path in WRITERS["vidur"](table, tmp_path))
     for name in ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "mlp_up_proj", "mlp_act",

@@ -18,6 +18,8 @@ from workloads.ops.attention import Attention
 _FRAMEWORK = "tilewave"
 _FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "fp32": "float32"}
 """AIConfigurator's names of number formats."""
+_STORED = {"int8": "int8_wo", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4", "nvfp4": "nvfp4"}
+"""Its names of weights that are stored with fewer bits."""
 _LATENT = "latent attention has tables of its own, which are not written; a model with heads of its own"
 
 
@@ -32,11 +34,10 @@ def aiconfigurator(table: Table, folder: Path) -> list[Path]:
     for place in table.of(Dense):
         op, ms = table.ops[place], table.time_us(place) / 1000
         if isinstance(op, Gemm):
-            dtype = _FORMATS.get(op.chosen_dtype, op.chosen_dtype)
-            gemms.append({"op_name": "gemm", "gemm_dtype": dtype, "m": op.m, "n": op.n, "k": op.k, "latency": ms})
+            gemms.append({"op_name": "gemm", "gemm_dtype": _format(op), "m": op.m, "n": op.n, "k": op.k, "latency": ms})
         elif isinstance(op, Moe):
             experts.append({
-                "op_name": "moe", "moe_dtype": _FORMATS.get(op.chosen_dtype, op.chosen_dtype), "num_tokens": op.tokens,
+                "op_name": "moe", "moe_dtype": _format(op), "num_tokens": op.tokens,
                 "hidden_size": op.hidden, "inter_size": op.inter, "topk": op.topk, "num_experts": op.experts,
                 "moe_tp_size": op.tp, "moe_ep_size": op.ep, "distribution": op.distribution, "latency": ms,
             })  # fmt: skip
@@ -56,6 +57,13 @@ def aiconfigurator(table: Table, folder: Path) -> list[Path]:
         for name, rows in files.items()
         if rows
     ]
+
+
+def _format(op: Gemm | Moe) -> str:
+    """AIConfigurator's name of what a product multiplies."""
+    if op.blockwise:
+        return "fp8_block"
+    return _STORED[op.weights] if op.weights != "same" else _FORMATS.get(op.chosen_dtype, op.chosen_dtype)
 
 
 def _attentions(table: Table, name: str) -> list[dict[str, Any]]:
