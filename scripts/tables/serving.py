@@ -40,8 +40,9 @@ TensorRT-LLM's `max_num_tokens`, SGLang's `chunked_prefill_size` on 80 GB), toke
 
 BY_BLOCK = ("qwen3-235b-a22b",)
 """Models that are served from their checkpoint in fp8, whose scales are by block; DeepSeek's own is such a one."""
-FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "bf16"}
-"""Of products. Experts of GPT-OSS are served as published, in mxfp4; rows name all formats of 4 bits alike."""
+FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "bf16",
+           "int4_wo": "bf16 experts_dtype=int4"}  # fmt: skip
+"""Of products. Experts of GPT-OSS are served as published, in mxfp4; rows name its 4 bits nvfp4."""
 GROUP = ("model", "machine", "dtype", "framework")
 
 
