@@ -14,12 +14,13 @@ from arch.errors import InputError
 from arch.load import load_arch
 from sim.app.cli import main
 from sim.app.export import chakra
-from sim.app.export.table import Dense, Table, TableRequest, places
+from sim.app.export.table import Dense, Place, Table, TableRequest, places
 from sim.app.export.writers import WRITERS
 from sim.app.run import simulate
 from sim.app.serving.deployment import Deployment
 from sim.app.shared_model import SharedModel
 from workloads.graphs.llama import Llama
+from workloads.ops.base import Operator
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,9 @@ def test_aiconfigurator_reads_the_columns_that_it_has(table: Table, tmp_path: Pa
 )
 def test_aiconfigurator_knows_formats_by_its_own_names(asked: str, name: str, form: str, tmp_path: Path) -> None:
     machine = load_arch("h100-sxm")
-    ops = places(Asked.of(f"{asked} tokens=2 batch=1 keys=128"), machine)
-    dense = {place: op for place, op in ops.items() if isinstance(place, Dense)}
-    written = Table(Asked.of(asked), machine, dense, dict.fromkeys(dense.values(), 1))
+    ops = places(TableRequest.of(f"{asked} tokens=2 batch=1 keys=128"), machine)
+    dense: dict[Place, Operator] = {place: op for place, op in ops.items() if isinstance(place, Dense)}
+    written = Table(TableRequest.of(asked), machine, dense, dict.fromkeys(dense.values(), 1))
     (path,) = (path for path in WRITERS["aiconfigurator"](written, tmp_path) if path.name == f"{name}_perf.txt")
     assert {row[f"{name}_dtype"] for row in rows(path)} == {form}
 

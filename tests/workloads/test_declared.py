@@ -150,6 +150,7 @@ SMALL = {
     "kv_write": "batch=1 seq_k=64 kv_heads=1 head_dim=64", "layernorm": "rows=64 cols=64",
     "layernorm_backward": "rows=64 cols=64", "moe": "tokens=16 hidden=128 inter=128 topk=2 experts=4",
     "pointwise": "n=4k chain=exp", "quantize": "rows=64 cols=64", "rmsnorm": "rows=64 cols=64",
+    "rope": "tokens=4 heads=2 kv_heads=1 head_dim=64",
     "softmax": "rows=64 cols=64",
     "softmax_backward": "rows=64 cols=64", "sum": "n=4k", "transpose": "rows=64 cols=64",
 }  # fmt: skip

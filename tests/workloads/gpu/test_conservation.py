@@ -174,6 +174,14 @@ def moe(draw: Draw, kind: str) -> tuple[str, str]:
     )
 
 
+def rope(draw: Draw) -> tuple[str, str]:
+    return draw(st.sampled_from([A100, H100, V100, T4])), (
+        f"rope tokens={draw(st.integers(1, 40))} heads={draw(st.integers(1, 6))} kv_heads={draw(st.integers(1, 3))} "
+        f"head_dim={draw(st.sampled_from([32, 64, 80, 128]))} norm={draw(st.sampled_from('01'))} "
+        f"dtype={draw(st.sampled_from(['fp32', 'fp16']))}"
+    )
+
+
 def attention_backward(draw: Draw, kind: str) -> tuple[str, str]:
     keys, hopper = draw(st.integers(1, 200)), kind == "flash3"
     queries, kv_heads = draw(st.integers(1, keys)), draw(st.integers(1, 2))
@@ -222,6 +230,8 @@ def question(draw: Draw, op: str, kind: str) -> tuple[str, str]:
         return attention_backward(draw, kind)
     if op == "moe":
         return moe(draw, kind)
+    if op == "rope":
+        return rope(draw)
     if op == "grouped_gemm":
         return grouped_gemm(draw)
     if op in ("gather", "kv_write"):

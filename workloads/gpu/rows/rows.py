@@ -249,7 +249,7 @@ class RowKernel:
         row, column = (self.row if tall else 0), (self.column if wide else 0)
         return tensor[row:rows, column:span], (rows, span)  # type: ignore[misc]
 
-    def _accesses(self, tensor: GlobalTensor, shape: tuple[int, int]) -> tuple[int, int]:
+    def accesses(self, tensor: GlobalTensor, shape: tuple[int, int]) -> tuple[int, int]:
         """Instructions and bytes of a thread for one tile of a tensor."""
         width = DTYPE_BYTES[tensor.dtype]
         whole = shape[0] * shape[1] * width
@@ -267,7 +267,7 @@ class RowKernel:
         self.row = row
         box, shape = self._box(self.ahead)
         self.row = own
-        count, vector = self._accesses(self.ahead, shape)
+        count, vector = self.accesses(self.ahead, shape)
         place = self.ring[stage, WARP, :]
         self.r.cp_async(place, box, count, vector_bytes=vector, after=after)
         self.r.cp_commit()
@@ -279,7 +279,7 @@ class RowKernel:
         if self.loops and tensor is self.ahead:
             return self._load_fetched(name or tensor.name, shape)
         tile = RegisterTile(name or tensor.name, shape, tensor.dtype)
-        count, vector = self._accesses(tensor, shape)
+        count, vector = self.accesses(tensor, shape)
         if single:
             count, vector = -(-shape[0] * shape[1] // WARP_SIZE), DTYPE_BYTES[tensor.dtype]
         self.r.ldg(tile.whole, box, count, into=tile.name, vector_bytes=vector)
@@ -293,7 +293,7 @@ class RowKernel:
         """Takes a row from shared memory, and starts the copy of the one that will lie there next."""
         buffers, stage = self.config.buffers, self.turn % self.config.buffers
         tile = RegisterTile(name, shape, self.ahead.dtype)
-        count, vector = self._accesses(self.ahead, shape)
+        count, vector = self.accesses(self.ahead, shape)
         self.r.cp_wait(buffers - 1)
         self.r.lds(tile.whole, self.ring[stage, WARP, :], count, into=name, vector_bytes=max(4, vector))
         self._fetch(self.row + buffers * self.ctas, stage, after=(name,))
@@ -305,7 +305,7 @@ class RowKernel:
         self.kept = self.kernel.shared(
             f"kept_{tensor.name}", (self.config.warps, self.span), tensor.dtype, stages=trips
         )
-        count, vector = self._accesses(tensor, (1, self.span))
+        count, vector = self.accesses(tensor, (1, self.span))
         self.r.sts(self.kept[self.tile, WARP, :], value, count, vector_bytes=max(4, vector))
 
     def load_in_turns(self, tensor: GlobalTensor, most: int, cost: Cost) -> View:
@@ -330,14 +330,14 @@ class RowKernel:
     def load_kept(self, tensor: GlobalTensor, name: str) -> View:
         """Brings the tile of this trip back to registers."""
         tile = RegisterTile(name, (1, self.span), tensor.dtype)
-        count, vector = self._accesses(tensor, (1, self.span))
+        count, vector = self.accesses(tensor, (1, self.span))
         self.r.lds(tile.whole, self.kept[self.tile, WARP, :], count, into=name, vector_bytes=max(4, vector))
         return tile.whole
 
     def store(self, tensor: GlobalTensor, value: View) -> None:
         """Stores this warp's tile; what is one number a row only by the first warp of those that share it."""
         box, shape = self._box(tensor)
-        count, vector = self._accesses(tensor, shape)
+        count, vector = self.accesses(tensor, shape)
         if shape[1] == 1 and self.cols > 1 and self.config.shared:
             with self.r.when(WARP.equals(0) * CLUSTER_RANK.equals(0)):
                 self.r.stg(box, value, count, vector_bytes=vector)
