@@ -24,14 +24,22 @@ from workloads.silicon import Row, environment_of, packaged_rows
 PAGE = None
 README = DOCS.parent / "README.md"
 VALIDATION = DOCS / "validation.md"
-TOPICS: Mapping[Path, tuple[str, ...]] = {
-    DOCS / "accuracy" / "collectives.md": ("all_reduce", "reduce_scatter", "all_gather", "alltoall"),
+ANY: tuple[str, ...] = ()
+AMPERE = ("a100-pcie-80gb", "a100-sxm4-80gb")
+HOPPER = ("gh200-96gb", "h100-sxm", "h200-sxm", "h800-sxm")
+BLACKWELL = ("b200", "gb200", "b300", "gb300", "rtx-5090", "rtx-pro-6000")
+PAGES: Mapping[Path, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    DOCS / "blackwell.md": (ANY, BLACKWELL),
+    DOCS / "accuracy" / "attention.md": (("attention",), (*AMPERE, *HOPPER)),
+    DOCS / "accuracy" / "collectives.md": (("all_reduce", "reduce_scatter", "all_gather", "alltoall"), ANY),
+    DOCS / "accuracy" / "convolution.md": (("conv2d",), ("t4", "v100-sxm2")),
+    DOCS / "accuracy" / "experts.md": (("moe",), (*AMPERE, *HOPPER)),
+    DOCS / "accuracy" / "gemm-ampere.md": (("gemm",), AMPERE),
+    DOCS / "accuracy" / "gemm-hopper.md": (("gemm",), HOPPER),
+    DOCS / "accuracy" / "gemm-volta-turing.md": (("gemm",), ("t4", "titan-rtx", "v100-sxm2")),
+    DOCS / "accuracy" / "rows.md": (("add", "gelu", "layernorm", "rmsnorm", "softmax", "transpose"), ANY),
 }
-"""Pages that have the groups of some operators."""
-BOARDS: Mapping[Path, tuple[str, ...]] = {
-    DOCS / "blackwell.md": ("b200", "gb200", "b300", "gb300", "rtx-5090", "rtx-pro-6000"),
-}
-"""Pages that have the groups of some machines."""
+"""Pages with the groups of some operators on some machines."""
 
 PICTURE = DOCS / "images" / "intervals.svg"
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -222,10 +230,9 @@ def texts() -> dict[tuple[Path, str], str]:
         (VALIDATION, "intervals"): intervals(results),
         (VALIDATION, "left out"): boards_left_out(results, read_results(LEFT_OUT_CSV), packaged_rows()),
     }
-    for page, ops in TOPICS.items():
-        found[page, "errors"] = groups(result for result in results if result.op in ops)
-    for page, machines in BOARDS.items():
-        found[page, "errors"] = groups(result for result in results if result.machine in machines)
+    for page, (ops, machines) in PAGES.items():
+        some = [r for r in results if (not ops or r.op in ops) and (not machines or r.machine in machines)]
+        found[page, "errors"] = groups(some)
     return found
 
 
