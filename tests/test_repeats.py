@@ -22,6 +22,22 @@ MODELS = {
     "decode": (f"llama {SMALL} phase=decode seq=256 layers=10 vocab=4096", "t4", "eager", "kernel"),
     "prefill": (f"llama {SMALL} seq=64 layers=10", "t4", "fused", "stream"),
     "devices": (f"llama {SMALL} phase=decode batch=4 seq=64 layers=12 tp=2", "v100-sxm2-32gb", "graph", "kernel"),
+    "shared keys": (
+        "llama model=tiny hidden=512 heads=8 kv_heads=1 intermediate=1408 seq=96 batch=2 layers=9 dtype=fp16",
+        "v100-sxm2",
+        "graph",
+        "kernel",
+    ),
+    "experts": (
+        "llama model=mixtral-8x7b hidden=256 heads=4 kv_heads=2 intermediate=512 experts=4 topk=2 phase=decode batch=4"
+        " seq=64 layers=10 dtype=fp16",
+        *("jetson-agx-orin", "eager", "kernel"),
+    ),
+    "gpt2": (
+        "llama model=gpt2 hidden=640 heads=5 kv_heads=5 intermediate=2560 phase=decode batch=2 seq=64 layers=9"
+        " dtype=fp16",
+        *("t4", "eager", "kernel"),
+    ),
 }
 
 
