@@ -68,8 +68,6 @@ from workloads.registry import register
 
 RELEASE = "flash-attention-3@2025"
 """Whose kernels these are (`workloads/libraries`)."""
-L2_SECTION_BYTES = 32 << 20
-"""Keys and values of the heads that are worked on at a time (hopper/tile_scheduler.hpp)."""
 
 
 @dataclass(frozen=True)
@@ -391,7 +389,8 @@ class Builder:
         op = self.p.op
         all_heads = op.batch * self.heads
         head_bytes = 2 * op.keys * op.head_dim * width(self.p)
-        section = min(all_heads, 1 << max(0, (L2_SECTION_BYTES // head_bytes).bit_length() - 1))
+        together = libraries.figure(RELEASE, "section_bytes") // head_bytes
+        section = min(all_heads, 1 << max(0, together.bit_length() - 1))
         within = number % (section * self.tiles_m)
         first = number // (section * self.tiles_m) * section
         # The last section has what heads are left.

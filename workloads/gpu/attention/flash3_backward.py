@@ -41,9 +41,11 @@ from sim.gpu.language import (
     View,
     maximum,
 )
+from workloads import libraries
 from workloads.gpu import overhead
 from workloads.gpu.attention.blocks import LOG2_E, Array, check_head, padded
 from workloads.gpu.attention.flash2 import Blocked
+from workloads.gpu.attention.flash3 import RELEASE
 from workloads.gpu.attention.gradients import WARPS, Gradients, contiguous, dotted, kept, slope
 from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.gemm.mma import MATRIX_BYTES
@@ -60,8 +62,6 @@ STAGES = 2
 MOST_COLUMNS = 128
 LAUNCH_REGISTERS, FEW_REGISTERS, MANY_REGISTERS = 168, 24, 240
 """Of a thread: at launch, of the warps that load and store, of consumers."""
-L2_SECTION_BYTES = 40 << 20
-"""Q, dO and sums of dQ of the heads that are worked on at a time under a causal mask (hopper/tile_scheduler.hpp)."""
 DS_FULL, DQ_EMPTY, DQ_FULL = 1, 2, 2 + WARPGROUPS
 """Named barriers; the last two of a warpgroup each."""
 HANDING = WARPGROUP + 1
@@ -257,7 +257,8 @@ class _Builder(Gradients):
             return CTA_X, CTA_Y, CTA_Z
         heads = self.op.batch * self.op.heads
         head_bytes = self.queries * self.d * (2 * DTYPE_BYTES[self.dtype] + 4)
-        section = min(heads, 1 << max(0, (L2_SECTION_BYTES // head_bytes).bit_length() - 1))
+        together = libraries.figure(RELEASE, "section_bytes_backward") // head_bytes
+        section = min(heads, 1 << max(0, together.bit_length() - 1))
         within = CTA_X % (section * self.blocks_n)
         first = CTA_X // (section * self.blocks_n) * section
         left = heads % section  # what the last section has

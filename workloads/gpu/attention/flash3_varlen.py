@@ -54,11 +54,6 @@ from workloads.gpu.gemm.wgmma import WARP_ROWS, WARPGROUP
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
-MOST_SPLITS = 128
-LEAST_BLOCKS = 4
-"""Blocks of keys that are not cut."""
-ONE_LAUNCH = 992
-"""Sequences for which the kernel before it counts blocks; of more, keys are not cut."""
 MARGIN = Fraction(11, 10)
 """Of blocks a CTA, for parts that are not whole."""
 SEQUENCES = 31
@@ -171,9 +166,12 @@ def _splits(p: AttentionProblem, spec: GpuSpec, config: Flash3VarlenConfig) -> i
     loaded = min(op.keys, op.window + config.block_m) if op.window else op.keys
     steps = ceil_div(loaded, config.block_n)
     alone = tiles * op.key_heads
-    if op.batch > ONE_LAUNCH or 5 * alone >= 4 * sms or steps <= LEAST_BLOCKS or op.queries > 1:
+    figures = libraries.release(flash3.RELEASE).values
+    uncut = op.batch > figures["most_sequences"] or steps <= figures["least_blocks"] or op.queries > 1
+    if uncut or 5 * alone >= 4 * sms:
         return 1
-    shares = [Fraction(alone * n, sms) / ceil_div(alone * n, sms) for n in range(1, min(MOST_SPLITS, sms, steps) + 1)]
+    counts = range(1, min(figures["most_splits"], sms, steps) + 1)
+    shares = [Fraction(alone * n, sms) / ceil_div(alone * n, sms) for n in counts]
     most = next(n for n, share in enumerate(shares, 1) if 20 * share >= 17 * max(shares))
     steps = ceil_div(op.keys, config.block_n)
     all_steps = sum(ceil_div(keys, config.block_n) for keys in op.lengths_k)

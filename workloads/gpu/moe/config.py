@@ -1,5 +1,5 @@
 """Tiles of Triton's fused kernel as vLLM chooses them: from its tables for layers and devices for which it has been
-tuned (`tuned.csv`), by rules elsewhere."""
+tuned (`workloads/libraries/vllm-tuned.csv`), by rules elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from workloads import libraries
@@ -77,7 +76,7 @@ class GroupedConfig(MoeConfig):
     schedule: ClassVar[str] = "grouped"
 
 
-TUNED_CSV = Path(__file__).with_name("tuned.csv")
+TUNED_CSV = libraries.FOLDER / "vllm-tuned.csv"
 """Tables of vLLM 0.24.0 for 16-bit weights on the machines of which it has some, with the release, 0.14.0 or 0.24.0,
 that first has them (wheels on PyPI, vllm/model_executor/layers/fused_moe/configs, Apache-2.0)."""
 
