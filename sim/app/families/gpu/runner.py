@@ -43,7 +43,7 @@ from workloads.gpu.gemm.choose import extent
 from workloads.gpu.select import choose, simpler
 from workloads.graphs import Graph, GraphOperator
 from workloads.libraries import words
-from workloads.ops import AllReduce, Attention, Collective, CopyH2D, Gemm, Operator
+from workloads.ops import AllReduce, Collective, CopyH2D, Gemm, Operator
 from workloads.registry import builder, schedules
 from workloads.written import OwnProgram, held_schedule, placed
 
@@ -511,7 +511,8 @@ def _checked(steps: Sequence[PlannedStep], spec: GpuSpec, conditions: Conditions
 
 def _stand_in(request: Request, schedule: str) -> list[str]:
     """A sentence where kernels were asked for by the name of a library that shows nobody what they are."""
-    if request.schedule != "cudnn" or not isinstance(request.asked, Attention):
+    asked = request.asked
+    if request.schedule != "cudnn" or not isinstance(asked, Operator) or asked.word != "attention":
         return []
     return [f"Nothing public says which kernels cuDNN has for it: {schedule} stands for them, the fastest known here."]
 
