@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ from sim.gpu.language import (
     table,
     walk,
 )
+from sim.gpu.language.rules import check_kernel
 from tests.gpu.kernels import matrix, tma_copy
 
 ENV = {"cta_x": 5, "warp": 3, "k": 11}
@@ -340,3 +343,12 @@ def test_threads_that_share_a_vector_need_more_loads() -> None:
     (op,) = kernel.build().roles[0].body
     assert isinstance(op, Op)
     assert op.count == 2
+
+
+def test_numpys_numbers_of_warps_are_taken_for_pythons() -> None:
+    kernel = tma_copy().kernels[0]
+    roles = tuple(dataclasses.replace(role, warps=np.int32(role.warps)) for role in kernel.roles)  # type: ignore[arg-type]
+    same = dataclasses.replace(kernel, roles=roles)
+    check_kernel(same)
+    assert type(same.warps) is int
+    assert same.warps == kernel.warps

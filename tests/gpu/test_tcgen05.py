@@ -17,6 +17,7 @@ from sim.gpu.check.interpret import interpret
 from sim.gpu.engine.api import Device
 from sim.gpu.engine.deadlock import DeadlockError
 from sim.gpu.language import WARP, KernelBuilder, Program, RegisterTile, RoleBuilder
+from sim.gpu.language.rules import check_kernel
 from sim.gpu.lower.kernel import lower_kernel
 from sim.gpu.units.events import Event
 from tests.gpu.kernels import numbers, tensor_gemm
@@ -149,3 +150,6 @@ def test_machines_without_tensor_memory_and_wrong_shapes_are_refused() -> None:
     alone = replace(tensor_products("m256n64k16", "bf16", 1, pair=True).kernels[0], cluster=(1, 1, 1))
     with pytest.raises(InputError, match="a pair is two CTAs of a cluster"):
         lower_kernel(alone, {}, machine())
+    alone = replace(tensor_gemm(512, 64, 64, pair=True).kernels[0], cluster=(1, 1, 1))
+    with pytest.raises(InputError, match=r"role producer, .*tma_load: a pair is two CTAs of a cluster"):
+        check_kernel(alone)

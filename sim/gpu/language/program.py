@@ -159,7 +159,7 @@ class Kernel:
     @property
     def warps(self) -> int:
         """Warps a CTA."""
-        return sum(r.warps for r in self.roles)
+        return sum(int(r.warps) for r in self.roles)  # NumPy's numbers, too
 
     @property
     def ctas(self) -> int:

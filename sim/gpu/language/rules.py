@@ -166,7 +166,7 @@ def check_kernel(kernel: Kernel) -> None:
         _check_statements(role.body, at, 0)
         ops = list(walk(role.body))
         for op in ops:
-            if wrong := misfit(op) or _wrong_place(op, role, first_warp, kernel.warps):
+            if wrong := misfit(op) or _wrong_place(op, role, first_warp, kernel.warps) or _wrong_pair(op, kernel):
                 raise InputError(f"{at}, {op}: {wrong}")
         _check_registers(ops, at)
         signalled = {op.into for op in ops if op.into}
@@ -248,6 +248,12 @@ def _check_registers(ops: Sequence[Op], where: str) -> None:
                 raise InputError(
                     f"{where}, {op}: two register tiles are named {known.name}; each needs a name of its own"
                 )
+
+
+def _wrong_pair(op: Op, kernel: Kernel) -> str:
+    """Why there are no two CTAs for an op of a pair; empty if there are, or it is of one."""
+    odd = op.pair and kernel.cluster_size % 2
+    return f"a pair is two CTAs of a cluster, of which the kernel's have {kernel.cluster_size}" if odd else ""
 
 
 def _wrong_place(op: Op, role: Role, first_warp: int, warps: int) -> str:

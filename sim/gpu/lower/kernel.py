@@ -459,10 +459,6 @@ class _Lowering:
 
     def _tensor_memory(self, op: Op) -> dict[str, int]:
         """Products whose sums lie in tensor memory, what else reaches that, and requests of launch control."""
-        if op.pair and self.kernel.cluster_size % 2:
-            raise InputError(
-                f"{self.where}: a pair is two CTAs of a cluster, of which the kernel's have {self.kernel.cluster_size}"
-            )
         if op.opcode == "try_cancel":
             assert op.dst is not None
             return {"bytes": op.dst.size_bytes}
