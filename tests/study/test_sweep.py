@@ -425,3 +425,19 @@ def test_a_file_that_is_no_store_is_not_taken(tmp_path: Path, capsys: pytest.Cap
     for path, says in ((other, "cannot be used"), (tmp_path / "none.sqlite", "no such file")):
         assert main([*words, "--from", str(path)]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_figures_of_which_a_range_is_known_give_answers_as_ranges(tmp_path: Path) -> None:
+    asked = {"schedule": "tcgen05 128x64x64 stages 4", "hold": True, "workers": 1, "store": tmp_path / "s.sqlite"}
+    found = sweep("gemm m=256 n=256 k=256 dtype=bf16", "rubin-announced", ranges=True, **asked)  # type: ignore[arg-type]
+    assert set(found.ranged) == {"l2.size", "shared.max_per_sm", "tcgen05.columns", "power.limit"}
+    assert len(found.rows) == 2 ** len(found.ranged)
+    times = [row.metric("time_us") for row in found.rows]
+    assert found.to_dict()["ranges"]["time_us"] == [min(times), max(times)]  # type: ignore[type-var]
+    first = found.sections()[0]
+    assert first.title.startswith("Answers over the ranges of ")
+    assert [row[0] for row in first.rows] == ["time_us", "tflops", "energy_j"]
+    assert "ranges" not in sweep(SMALL, "t4", ["m=64"], workers=1, store=tmp_path / "t.sqlite").to_dict()
+    for arch, told in (("t4", "t4 has no figure of which only a range"), (("t4", "rubin-announced"), "one machine")):
+        with pytest.raises(InputError, match=told):
+            sweep(SMALL, arch, ranges=True, workers=1, store=tmp_path / "u.sqlite")

@@ -48,6 +48,7 @@ def _add_sweep(commands: Any) -> None:
     sweep.add_argument(
         "--from", nargs="+", dest="stores", default=[], metavar="FILE", help="take results of other stores first"
     )
+    sweep.add_argument("--ranges", action="store_true", help="figures with a range alone at both ends of it")
     sweep.add_argument("--estimate", action="store_true", help="run five points, say how long all will take, and stop")
     sweep.add_argument("--csv", metavar="FILE", help="write one row a run (.csv, .parquet)")
     sweep.add_argument("--melt", action="store_true", help="one row a run and metric in --csv")
@@ -245,7 +246,9 @@ def _sweep(options: argparse.Namespace) -> int:
         with opened(Path(options.store) if options.store else default_store()) as store:
             for path in options.stores:
                 store.take(Path(path))
-    run = partial(sweep, text, options.arch, options.vary, shard=options.shard, **_conditions(options))
+    run = partial(
+        sweep, text, options.arch, options.vary, shard=options.shard, ranges=options.ranges, **_conditions(options)
+    )
     if options.estimate:
         from sim.app.study.foresee import foresee
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arch.errors import InputError
+from arch.load import load_arch
+from arch.ranges import ranges as ranges_of
 from sim.app.families.request import Request
 from sim.app.fingerprint import code_hash
 from sim.app.report.asked import Asked
@@ -30,12 +32,14 @@ from sim.app.study.store import ResultStore, default_store, opened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SWEEP_VERSION = "2.2"
+SWEEP_VERSION = "2.3"
 """Version of the JSON that `Sweep.to_dict` gives."""
 
 KINDS = ("auto", "line", "heat")
 """Kinds of plots of a sweep, besides the Pareto front."""
 
+_RANGED = ("time_us", "tflops", "energy_j")
+"""Metrics of an answer that is a range."""
 _SHOWN_ROWS = 200
 """Rows that text and HTML show; files hold all."""
 
@@ -61,13 +65,15 @@ class Row:
 @dataclass(frozen=True)
 class Sweep(Shown):
     """The rows of a sweep, in the order of its axes (the last one fastest). kept: how many came from the store. points:
-    how many the study has, of which the rows may be a sample."""
+    how many the study has, of which the rows may be a sample. ranged: figures that were set to both ends of the range
+    in which they may lie."""
 
     base: Base
     keys: Sequence[str]
     rows: Sequence[Row]
     kept: int = 0
     points: int = 0
+    ranged: tuple[str, ...] = ()
 
     @property
     def failed(self) -> list[Row]:
@@ -155,7 +161,13 @@ class Sweep(Shown):
             "choice": self.base.choice,
             "keys": list(self.keys),
             "rows": rows,
+            **({"ranges": {name: list(ends) for name, ends in self._ends().items()}} if self.ranged else {}),
         }
+
+    def _ends(self) -> dict[str, tuple[float, float]]:
+        """Least and greatest of what a reader asks of an answer, over all runs."""
+        values = {name: [v for row in self.rows if (v := row.metric(name)) is not None] for name in _RANGED}
+        return {name: (min(found), max(found)) for name, found in values.items() if found}
 
     def plot(self, metric: str = "time_us", *, kind: str = "auto", ax: Axes | None = None) -> Axes:
         """Draws a metric over what was varied: `line`, `heat`, or what fits (`auto`)."""
@@ -210,7 +222,9 @@ class Sweep(Shown):
         reports = [row.answer.report for row, _ in ran if row.answer.report is not None]
         texts = dict.fromkeys(left_out_text(one["left_out"]) for one in reports if "left_out" in one)
         streamed = dict.fromkeys(streamed_text(one["streamed"]) for one in reports if "streamed" in one)
+        ends = tuple((name, f"{low:.4g} to {high:.4g}") for name, (low, high) in self._ends().items() if self.ranged)
         found = [
+            Section(f"Answers over the ranges of {', '.join(self.ranged)}", ends),
             Section(title, rows, (*self.keys, *_HEADER)),
             Section("Left out", tuple((text,) for text in texts)),
             Section("Streamed", tuple((text,) for text in streamed)),
@@ -270,6 +284,7 @@ def sweep(
     scheduler: str | None = None,
     shard: str = "",
     sample: int = 0,
+    ranges: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Sweep:
@@ -280,12 +295,15 @@ def sweep(
     takes. store: results file, default in the user's cache; a result that is there is not simulated again. workers:
     processes, all cores by default; 1 stays in this process. executor: `local`, or `dask` with the `scheduler`'s
     address. shard: `2/8` runs the second of eight parts of the points, each with a store of its own, which
-    `ResultStore.take` joins. sample: at most so many of the points, evenly apart; 0 for all. options: as in `simulate`.
+    `ResultStore.take` joins. sample: at most so many of the points, evenly apart; 0 for all. ranges: each figure of
+    which the machine says a range alone is an axis with both its ends. options: as in `simulate`.
     Raises InputError before anything runs, and where no machine can run any of it.
     """
     check_executor(executor, scheduler)
     archs = (arch,) if isinstance(arch, str) else tuple(arch)
     axes_words = [[words] if isinstance(words, str) else list(words) for words in vary]
+    ranged = ranges_of(load_arch(_only(archs), set)) if ranges else {}
+    axes_words += [[f"{path}={low},{high}"] for path, (low, high) in ranged.items()]
     base, axes = axes_of(Base(workload, archs, tuple(set), schedule, options), axes_words)
     choice = choice_of(hold, tune, [key for axis in axes for key in axis.keys])
     base = replace(base, choice=choice.word)
@@ -302,7 +320,13 @@ def sweep(
     if all(answer.refused for answer in answers):
         raise InputError(answers[0].refused)
     keys = list(dict.fromkeys(key for point in found for key in point.values))
-    return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept, whole)
+    return Sweep(base, keys, [Row(*pair) for pair in zip(found, answers, strict=True)], kept, whole, tuple(ranged))
+
+
+def _only(archs: Sequence[str]) -> str:
+    if len(archs) != 1:
+        raise InputError("--ranges: needs one machine, such as --arch rubin-announced")
+    return archs[0]
 
 
 def _part(found: list[Point], shard: str) -> list[Point]:
