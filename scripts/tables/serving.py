@@ -26,6 +26,7 @@ from scripts.tables.place import DOCS, put, today
 from sim.app.serving.curve import serve
 from sim.app.serving.deployment import Deployment, fitted
 from workloads.accuracy.splits import SPLITS, split
+from workloads.graphs.models import model_of
 
 PAGE = DOCS / "models.md"
 ROWS_CSV = Path(__file__).resolve().parents[2] / "workloads" / "silicon" / "lab" / "serving.csv"
@@ -38,6 +39,8 @@ HABITS = {
 """By framework: whether prompts come beside the sequences that decode, tokens of a step (vLLM's `SchedulerConfig`,
 TensorRT-LLM's `max_num_tokens`, SGLang's `chunked_prefill_size` on 80 GB), tokens of a page."""
 
+LATENT_PAGE = 64
+"""Tokens of a page of latent vectors, which FlashMLA asks for, and with it the frameworks."""
 BY_BLOCK = ("qwen3-235b-a22b",)
 """Models that are served from their checkpoint in fp8, whose scales are by block; DeepSeek's own is such a one."""
 FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "bf16",
@@ -66,7 +69,10 @@ def deployment(row: Mapping[str, str]) -> str:
     parallel = f"tp={gpus}" + (f" ep={ep}" if ep > 1 else "") + (f" adp={gpus // sharers}" if gpus > sharers else "")
     scale = " scale=block" if row["model"] in BY_BLOCK and FORMATS[row["dtype"]] == "fp8" else ""
     form = f"isl={row['isl']} osl={row['osl']} dtype={FORMATS[row['dtype']]}{scale}"
-    return f"{row['model']} {parallel} {form} {HABITS[row['framework']]}"
+    habits = HABITS[row["framework"]]
+    if model_of(row["model"]).latent:
+        habits = f"{habits.rpartition(' ')[0]} page={LATENT_PAGE}"
+    return f"{row['model']} {parallel} {form} {habits}"
 
 
 def run(asked: Iterable[dict[str, str]], known: Sequence[dict[str, Any]], keep: Path, workers: int) -> None:

@@ -21,6 +21,7 @@ def test_a_row_is_a_deployment_under_its_frameworks_habits() -> None:
     assert "prefill=mixed budget=2048" in serving.deployment(row(framework="vllm"))
     assert "ep=2" in serving.deployment(row(moe_ep="2", tp="4"))
     assert "tp=4 ep=2 adp=2" in serving.deployment(row(moe_ep="2", moe_tp="2", tp="2"))
+    assert serving.deployment(row(model="deepseek-v3", dtype="fp8")).endswith("page=64")
     assert "dtype=fp8 scale=block" in serving.deployment(row(model="qwen3-235b-a22b", dtype="fp8"))
     assert "tp=4 adp=2" in serving.deployment(row(attention_dp="2", tp="2"))
 
