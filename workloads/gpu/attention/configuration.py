@@ -7,7 +7,7 @@ from typing import ClassVar
 from arch.gpu import GpuSpec
 from workloads.gpu.attention.blocks import AttentionProblem
 from workloads.gpu.configuration import Configuration
-from workloads.gpu.figures import figures
+from workloads.gpu.figures import figures, transfer
 from workloads.gpu.gemm.problem import ceil_div
 
 
@@ -28,7 +28,7 @@ class AttentionConfig(Configuration):
 def rounds_ps(
     p: AttentionProblem, spec: GpuSpec, block_m: int, block_n: int, products: float, overlapped: bool = False
 ) -> int:
-    """Rounds of CTAs, each a start and its steps of products and softmax.
+    """Rounds of CTAs, each a start and its steps of products and softmax; nothing is faster than DRAM.
 
     Args:
         p: the problem.
@@ -44,5 +44,6 @@ def rounds_ps(
     step = max(products, softmax) if overlapped else products + softmax
     steps = ceil_div(p.op.pairs, block_m * block_n)
     rounds = max(ceil_div(steps * p.op.batch * p.op.heads, spec.sm.count), ceil_div(p.op.keys, block_n))
-    cycles = f.start + 3 * f.load_latency + int(rounds * step)
+    moved = 0 if p.op.window or p.op.page else transfer(p.op.operand_bytes, f.dram_rate)  # all keys are read
+    cycles = f.start + 3 * f.load_latency + max(int(rounds * step), moved)
     return f.fixed_ps + cycles * 1_000_000 // (f.clock_hz // 1_000_000)
