@@ -47,6 +47,7 @@ CASES = [
     (H100, "vllm", "tokens=64 hidden=256 inter=128 topk=2 experts=4 distribution=balanced scale=block dtype=fp8"),
     (H100, "vllm", "tokens=300 hidden=64 inter=32 topk=2 experts=8 router=1 gate=0"),
     (B200, "auto", "tokens=70 hidden=136 inter=64 topk=2 experts=4 ep=2 router=1"),
+    (B200, "auto", "tokens=520 hidden=36 inter=20 topk=1 experts=2"),
     (B200, "auto", "tokens=9 hidden=64 inter=200 topk=5 experts=24 distribution=power_law_1.2"),
 ]
 

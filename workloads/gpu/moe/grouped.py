@@ -27,7 +27,7 @@ def choose(op: GroupedGemm, spec: GpuSpec, schedule: str = "auto") -> Choice:
         raise InputError(f"grouped_gemm: {spec.name} has no cp.async, by which Triton copies; a100-sxm4-80gb has")
     config = grouped_config(op, schedule)
     if schedule in ("auto", GroupedConfig.schedule):
-        config = layer.multiplied(spec, op.chosen_dtype, config)
+        config = layer.multiplied(spec, op.chosen_dtype, (op.k, op.n), config)
     if op.align % config.block_m:
         raise InputError(
             f"grouped_gemm align={op.align}: blocks of {config.block_m} rows must divide it; nearest: "

@@ -8,6 +8,7 @@ rows (`vllm/model_executor/layers/fused_moe`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -67,7 +68,8 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
         case "auto" | MoeConfig.schedule if op.blockwise:
             config = blockwise_config()
         case "auto" | MoeConfig.schedule:
-            config = multiplied(spec, op.chosen_dtype, default_config(op, spec.name))
+            rows = (op.hidden, op.first_columns, op.local_inter)
+            config = multiplied(spec, op.chosen_dtype, rows, default_config(op, spec.name))
         case EarlierMoeConfig.schedule:
             config = earlier_config(op, spec.name)
         case _:
@@ -75,10 +77,10 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(config, [(config, estimate_ps(op, spec))])
 
 
-def multiplied(spec: GpuSpec, dtype: str, config: C) -> C:
+def multiplied(spec: GpuSpec, dtype: str, rows: Sequence[int], config: C) -> C:
     """The tile; that of tensor memory where a machine has it, and blocks of 64 rows by four warps where only wgmma
-    multiplies a format, as 8-bit floats on Hopper."""
-    if tensor_product.multiplies(spec, dtype):
+    multiplies a format, as 8-bit floats on Hopper. rows: elements of rows of operands and results."""
+    if tensor_product.multiplies(spec, dtype, rows):
         return tensor_product.fitted(spec, dtype, config)
     step = INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]
     if spec.has_instruction("mma", dtype, f"m16n8k{step}") or not spec.has_instruction("wgmma", dtype, f"m64n*k{step}"):

@@ -9,7 +9,7 @@ four warps bring sums through shared memory to the result. A CTA has one tile, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -61,8 +61,10 @@ COPIES_AHEAD = 4
 """Steps of gathered rows that are on their way at most before they are made known."""
 
 
-def multiplies(spec: GpuSpec, dtype: str) -> bool:
-    """Whether a machine has such products of a format."""
+def multiplies(spec: GpuSpec, dtype: str, rows: Sequence[int] = ()) -> bool:
+    """Whether a machine has such products of a format, of rows of so many elements: TMA needs whole 16 B."""
+    if any(elements * DTYPE_BYTES[dtype] % MAX_VECTOR_BYTES for elements in rows):
+        return False
     shape = f"m{ROWS}n*k{INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]}"
     return spec.tcgen05 is not None and spec.has_instruction(tcgen05.OP, dtype, shape)
 
