@@ -77,10 +77,10 @@ def choose(op: Moe, spec: GpuSpec, schedule: str = "auto") -> Choice:
     return Choice(config, [(config, estimate_ps(op, spec))])
 
 
-def multiplied(spec: GpuSpec, dtype: str, rows: Sequence[int], config: C) -> C:
+def multiplied(spec: GpuSpec, dtype: str, lengths: Sequence[int], config: C) -> C:
     """The tile; that of tensor memory where a machine has it, and blocks of 64 rows by four warps where only wgmma
-    multiplies a format, as 8-bit floats on Hopper. rows: elements of rows of operands and results."""
-    if tensor_product.multiplies(spec, dtype, rows):
+    multiplies a format, as 8-bit floats on Hopper. lengths: of rows of operands and results."""
+    if tensor_product.multiplies(spec, dtype, lengths):
         return tensor_product.fitted(spec, dtype, config)
     step = INSTRUCTION_K_BYTES // DTYPE_BYTES[dtype]
     if spec.has_instruction("mma", dtype, f"m16n8k{step}") or not spec.has_instruction("wgmma", dtype, f"m64n*k{step}"):
