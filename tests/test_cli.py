@@ -167,7 +167,7 @@ WRONG = [
     (("run", *SMALL, "--arhc", A100), "unknown option --arhc; did you mean --arch?"),
     (("runn", *SMALL, "--arch", A100), "unknown command runn, one of run, model, compare"),
     (("sweeep", *SMALL), "did you mean sweep?"),
-    (("run", *SMALL, "--arch", A100, "--schedule", "wgma"), "did you mean wgmma?"),
+    (("run", *SMALL, "--arch", A100, "--schedule", "wgma"), "did you mean wgmma, which does not run here?"),
     (("run", *SMALL, "--arch", A100, "--sched", "mma"), "did you mean --schedule?"),
     (("run", *SMALL, "--arch", A100, "--sched=mma"), "did you mean --schedule?"),
     (("--hepl",), "did you mean --help?"),
