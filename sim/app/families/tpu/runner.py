@@ -45,7 +45,7 @@ of the array alone, whose neighbours never make it wait, as SCALE-Sim counts."""
 _WHAT_IF = "A what-if: TPU v1 has no vector unit."
 _NO_LIMIT = 2**40
 """Rows or bytes of what the array alone never waits for."""
-_EVENT_COST = 150
+_EVENT_COST = 300
 """Events of the compiled engine of GPUs that take as long as one of this family's, some 50 us."""
 _BUILD_EVENTS = 5_000
 """Events of a compiled engine that take as long as writing and verifying a program."""
