@@ -6,7 +6,8 @@
     scripts/accuracy --stated [...]   simulate rows again with what their sources state alone (`stated.csv`)
     scripts/accuracy --leave-out BOARD [...]   simulate its products over 10 us without what was calibrated on its rows
 
-A group's sentinel is its row that costs least to simulate. Rows that were simulated stay where a run is interrupted.
+A group's sentinel is its row that costs least to simulate. What an interrupted run simulated stays in a file `.part`
+beside the results, and the next run takes it in.
 """
 
 from __future__ import annotations
@@ -79,10 +80,13 @@ def _differs(row: Row) -> bool:
 
 
 def simulate(rows: Sequence[Row], path: Path, workers: int | None) -> None:
-    """Simulates rows, the short ones first, and keeps what came out after each batch in a file of results, from which
-    those of rows that are gone go."""
+    """Simulates rows, the short ones first, and puts what came out into a file of results, from which those of rows
+    that are gone go. After each batch it stands beside that file, which is of the program that workers have to share.
+    """
     alive = keyed(row.as_stated if path == STATED_CSV else row for row in packaged_rows())
-    kept = {result.key: result for result in read_results(path) if result.key in alive}
+    partial = path.with_suffix(".part")
+    before = (*read_results(path), *(read_results(partial) if partial.exists() else ()))
+    kept = {result.key: result for result in before if result.key in alive}
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     ordered = sorted(rows, key=lambda row: row.time_us)
     for begin in range(0, len(ordered), BATCH):
@@ -91,8 +95,11 @@ def simulate(rows: Sequence[Row], path: Path, workers: int | None) -> None:
         ran = [result_of(o.row, o.predicted_us, o.result.schedule, o.result.cpu_s, day) for o in found.outcomes]
         missed = [result_of(m.row, 0.0, m.reason, 0.0, day) for m in (*found.skipped, *found.failed)]
         kept.update({result.key: result for result in (*ran, *missed)})
-        write_results(kept.values(), path)
+        write_results(kept.values(), partial)
         print(f"{begin + len(part)} of {len(rows)} rows, up to {part[-1].time_us:.0f} us", file=sys.stderr)
+    if ordered:
+        partial.replace(path)
+        read_results.cache_clear()
 
 
 def main() -> int:

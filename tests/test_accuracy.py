@@ -6,8 +6,9 @@ import dataclasses
 import json
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,12 @@ from scripts.tables.place import standing
 from sim.app.cli import main
 from sim.app.machines import Machines
 from sim.app.run import row_request, simulate, simulate_row
+from sim.app.study.validate import MissingRow
 from sim.app.trust import board_of
 from workloads.accuracy.known import FEWEST, Board, Case, Known, holds, known, ratios, word_and_kind
 from workloads.accuracy.left_out import left_out
 from workloads.accuracy.results import Errors, Result, judges, read_results, write_results
-from workloads.silicon import packaged_rows
+from workloads.silicon import Row, packaged_rows
 
 RESULTS = read_results()
 ROWS = script.keyed(packaged_rows())
@@ -229,6 +231,30 @@ def test_stale_groups_are_found() -> None:
     assert list(script.stale([moved], packaged_rows())) == [result.group]
     gone = dataclasses.replace(result, shape="m=1 n=1 k=1234567")
     assert list(script.stale([gone], packaged_rows())) == [result.group]
+
+
+def test_results_stay_as_they_are_while_rows_run_and_an_interrupted_run_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.csv"
+    write_results([], path)
+    before = path.read_bytes()
+    rows = sorted(packaged_rows(), key=lambda row: row.time_us)[:3]
+
+    def refuse(part: Sequence[Row], workers: int | None) -> SimpleNamespace:
+        assert path.read_bytes() == before
+        if part == [rows[1]] and not (tmp_path / "again").exists():
+            raise KeyboardInterrupt
+        return SimpleNamespace(outcomes=(), failed=(), skipped=[MissingRow(row, "refused") for row in part])
+
+    monkeypatch.setattr(script, "BATCH", 1)
+    monkeypatch.setattr(script, "validate", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        script.simulate(rows, path, workers=None)
+    (tmp_path / "again").touch()
+    script.simulate(rows[1:], path, workers=None)
+    assert {result.key for result in read_results(path)} == {pages.result_of(row).key for row in rows}
+    assert not path.with_suffix(".part").exists()
 
 
 def test_judges_are_held_rows() -> None:
