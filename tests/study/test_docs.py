@@ -10,7 +10,8 @@ import yaml
 from sim.app.cli import _parser
 from sim.app.study.check import read_config
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE = (DOCS / "studies.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -32,7 +33,7 @@ def test_configuration_is_read(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_workflow_parse() -> None:
-    (workflow,) = blocks("yaml")
+    workflow = (DOCS / "workflows" / "cycles.yml").read_text(encoding="utf-8")
     steps = yaml.safe_load(workflow)["jobs"]["cycles"]["steps"]
     commands = [step["run"] for step in steps if step.get("run", "").startswith("tilewave ")]
     assert len(commands) == 3
