@@ -248,3 +248,34 @@ def test_a_token_of_a_model_is_bound_by_memory(
     _, claims = run("model_costs", tmp_path, monkeypatch, capsys)
     whole, half = (claims[f"{name}, a step"]["simulated"] for name in ("two H100", "half the memory bandwidth"))
     assert 1.6 < half / whole < 2.0
+
+
+def test_exponentials_take_as_long_as_products_on_b200_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("softmax_costs", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    found = {name: claim["simulated"] for name, claim in claims.items()}
+    ratios = [found[f"{name}: exponentials over products"] for name in ("H100", "B200", "B300")]
+    assert ratios == [0.5, 1, 0.5]
+    cost = {name: found[f"{name}, all by MUFU: exponentials cost"] for name in ("B200", "B300")}
+    assert cost["B200"] > 3 * max(cost["B300"], 0.5)
+    # What the FMA pipe takes over is gained on B200, and on B300, whose MUFU keeps up, it is not.
+    assert found["B200, a quarter by FMA: exponentials cost"] < cost["B200"] / 2
+    for board, least, most in (("B200", 1.02, 1.1), ("B300", 0.95, 1.01)):
+        all_by, quarter = (found[f"{board}, {how}: tensor cores busy"] for how in ("all by MUFU", "a quarter by FMA"))
+        assert least < quarter / all_by < most
+
+
+def test_each_mechanism_of_a_product_on_b200_has_its_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, claims = run("blackwell_gemm", tmp_path, monkeypatch, capsys)
+    assert code == 0
+    assert len({claim["remark"].partition(", ")[2] for claim in claims.values()}) == len(claims) == 7
+    ladder, without = list(claims.values())[:3], {name: c["simulated"] for name, c in list(claims.items())[3:]}
+    rates = [claim["simulated"] for claim in ladder]
+    assert rates == sorted(rates)
+    over = {name.removeprefix("without "): rate / rates[-1] for name, rate in without.items()}
+    assert over["launch control"] == pytest.approx(1, abs=0.02)
+    assert over["tensor memory (mma.sync)"] < 0.5 < over["pairs"] < over["stores beside the next tile"] < 0.97
