@@ -13,7 +13,7 @@ from arch.errors import InputError
 from sim import simulate
 from sim.app.cli import main
 from sim.app.study.traces import SIMULATED, TraceComparison, compare_trace
-from tests.study.kineto_trace import EACH, LONG, Trace, decoder_layer, model
+from tests.study.kineto_trace import BF16, EACH, LONG, Trace, decoder_layer, model
 from workloads.graphs import kineto
 from workloads.graphs.kineto import read_trace
 
@@ -147,6 +147,28 @@ def test_operators_that_runtimes_bring_along(tmp_path: Path) -> None:
     assert [(one.operator, one.why) for one in whole.unpaired] == [
         ("aten::index", "no kernel of this meaning is known")
     ]
+
+
+def test_operands_in_another_order_are_read_as_they_lie(tmp_path: Path) -> None:
+    """A copy of turned heads, a sum with a transpose, a product in an order that all share, and one beside a row."""
+    heads, turned, matrix = [2, 16, 64, 128], [64 * 16 * 128, 128, 16 * 128, 1], [512, 256]
+    trace = Trace()
+    trace.ran("void elementwise_kernel", 3.0, "aten::copy_", (heads,), (heads, BF16, turned))
+    trace.ran("void elementwise_kernel", 3.0, "aten::add", (matrix,), (matrix, BF16, [1, 512]), 1)
+    trace.ran("void vectorized_elementwise_kernel", 3.0, "aten::mul", (heads, BF16, turned), (heads, BF16, turned))
+    trace.ran("void elementwise_kernel", 3.0, "aten::addcmul", (matrix,), (matrix, BF16, [1, 512]), ([256],))
+    trace.ran("void elementwise_kernel", 3.0, "aten::copy_", (heads,), (heads,))
+    whole = compare_trace(trace.save(tmp_path / "trace.json"), MACHINE, kernels="pytorch")
+    own = "dtype=bf16 out=bf16"
+    assert sorted(pair.ours for pair in whole.pairs) == [
+        f"add n=131072 shape=512x256 layout=ab+ba {own}",
+        f"copy n=262144 {own}",
+        f"copy n=262144 shape=2x16x64x128 layout=acbd {own}",
+        f"mul n=262144 {own}",
+        f"pointwise n=131072 chain=add+mul shape=512x256 layout=ab+ba+b {own}",
+    ]
+    times = {pair.ours.partition(" dtype")[0]: pair.simulated_us for pair in whole.pairs}
+    assert times["copy n=262144 shape=2x16x64x128 layout=acbd"] > 1.1 * times["copy n=262144"]
 
 
 def test_pytorchs_own_kernels_stand_beside_those_of_the_trace(tmp_path: Path) -> None:

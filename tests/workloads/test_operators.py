@@ -55,6 +55,7 @@ EXAMPLES = (
     "moe tokens=6 hidden=8 inter=4 topk=2 experts=4 gate=0 router=1 distribution=balanced",
     "pointwise n=12 chain=bias+gelu+dropout+add cols=4",
     "pointwise n=30 chain=cos+cos repeat=3 fused=0",
+    "pointwise n=24 chain=add+mul shape=2x3x4 layout=cab+abc+bc",
     *(f"{name} n=6" for name in FUNCTIONS if name != "bias"),
 )
 
@@ -250,6 +251,14 @@ def test_visible_pairs_are_within_bounds(q: int, ahead: int, k: int, causal: boo
         ("exp n=0", "n=0"),
         ("pointwise n=4 chain=cso", "did you mean cos"),
         ("pointwise n=4 chain=cos+", "unknown function ''"),
+        ("add n=8 shape=2x4", "shape and layout go together"),
+        ("add n=9 shape=2x4 layout=ab+ba", "has 8 elements, n=9"),
+        ("add n=8 shape=8 layout=ab+ba", "two to four dimensions"),
+        ("add n=8 shape=2x4 layout=ba", "the dimensions of 2 operands"),
+        ("add n=8 shape=2x4 layout=ab+a", "b among them"),
+        ("add n=8 shape=2x4 layout=ab+ab", "leave shape and layout out"),
+        ("add n=16 shape=2x4x2 layout=cab+cab", "nearest: shape=8x2 layout=ba+ba"),
+        ("bias n=8 cols=4 shape=2x4 layout=ba+b", "add does, layout=abc+c"),
         ("pointwise n=4 chain=cos+fill", "nearest: chain=fill"),
         ("pointwise n=4 chain=dropout repeat=2", "one dropout a chain"),
         ("bias n=10 cols=4", "2 are left over"),

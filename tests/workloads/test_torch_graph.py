@@ -184,6 +184,25 @@ def test_a_program_is_read_by_its_nodes_alone() -> None:
     assert (stand_in.label, stand_in.stands_in, stand_in.op.operand_bytes) == ("mine::strange", True, 2 * 260)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_permuted_tensors_are_read_as_they_lie(fused: bool) -> None:
+    """By a sum with what lies in order, and by the copy that a reshape makes; alone they need no other order."""
+    x, y = Call("placeholder", "x", value=Fake(4, 64, 8, 32)), Call("placeholder", "y", value=Fake(4, 8, 64, 32))
+    turned = Fake(4, 8, 64, 32, strides=(64 * 256, 32, 256, 1))
+    heads = Call("call_function", "p", operator("aten::permute", "self", "dims"), (x, (0, 2, 1, 3)), turned)
+    relu = Call("call_function", "r", operator("aten::relu", "self"), (heads,), turned)
+    total = Call("call_function", "a", operator("aten::add", "self", "other"), (y, relu), Fake(4, 8, 64, 32))
+    flat = Call("call_function", "f", operator("aten::reshape", "self", "shape"), (heads, (4, -1)), Fake(4, 64 * 256))
+    given = program(x, y, heads, relu, total, flat, Call("output", "out", None, ((total, relu, flat),)))
+    texts = [str(step.op) for step in read_exported(given).graph(fused).steps]
+    own = "shape=4x8x64x32 layout={} dtype=bf16 out=bf16"
+    assert texts == [
+        "relu n=65536 dtype=bf16 out=bf16",
+        f"add n=65536 {own.format('abcd+acbd')}",
+        f"copy n=65536 {own.format('acbd')}",
+    ]
+
+
 def written_by(label: str, *args: Any, strides: tuple[int, ...] = ()) -> list[str]:
     """What a call of ATen is simulated as. Lists among its arguments are shapes of tensors, tuples lists of numbers."""
     aten = Aten()
@@ -196,13 +215,14 @@ def written_by(label: str, *args: Any, strides: tuple[int, ...] = ()) -> list[st
 
 def test_calls_of_aten_are_what_they_mean() -> None:
     own = "dtype=bf16 out=bf16"
+    turned = f"copy n=256 shape=2x8x16 layout=acb {own}"
     assert written_by("aten::_grouped_mm", [64, 32], [4, 32, 48], None) == [
         "grouped_gemm m=64 n=48 k=32 groups=4 align=16 dtype=bf16"
     ]
-    assert written_by("aten::contiguous", [2, 8, 16], 0, strides=(128, 1, 8)) == [f"copy n=256 {own}"]
+    assert written_by("aten::contiguous", [2, 8, 16], 0, strides=(128, 1, 8)) == [turned]
     with pytest.raises(InputError, match="has no step"):
         written_by("aten::contiguous", [2, 8, 16], 0, strides=(128, 16, 1))
-    assert written_by("aten::reshape", [2, 8, 16], (2, -1), strides=(128, 1, 8)) == [f"copy n=256 {own}"]
+    assert written_by("aten::reshape", [2, 8, 16], (2, -1), strides=(128, 1, 8)) == [turned]
     assert written_by("aten::addcmul", [8, 4], [8, 4], [4]) == [f"pointwise n=32 chain=add+bias cols=4 {own}"]
     assert written_by("aten::masked_fill", [8, 4], [8, 4], 0.0) == [f"dropout_backward n=32 {own}"]
     assert written_by("aten::native_batch_norm", [2, 8, 4, 4], [8], [8], [8], [8], False, 0.1, 1e-5) == [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from workloads.graphs.meanings import Link, Node, Shape, Tensor
+from workloads.graphs.meanings import Link, Node, Shape, Tensor, row_by_row
 from workloads.networks.onnx_operators import ModelConv
 
 Arguments = Sequence[Any]
@@ -21,13 +21,14 @@ _NOT_WRITTEN_DOWN = (ArithmeticError, AttributeError, LookupError, StopIteration
 
 
 class Meant(NamedTuple):
-    """What a call means. shape, dtype: of its result, where the call does not say."""
+    """What a call means. shape, dtype, strides: of its result, where the call does not say."""
 
     meaning: str
     inputs: tuple[Tensor, ...]
     shape: Shape
     dtype: str
     keys: Mapping[str, Any] = {}
+    strides: Shape = ()
 
 
 @dataclass
@@ -42,8 +43,7 @@ class Aten:
         if not back:
             self._positions_first.add(result.name)
         else:
-            steps = [math.prod(result.shape[axis + 1 :]) for axis in range(len(result.shape))]
-            self.take(replace(result, strides=tuple(steps)))
+            self.take(replace(result, strides=row_by_row(result.shape)))
 
     def fresh(self, shape: Shape, dtype: str, strides: Shape = ()) -> Tensor:
         """A tensor that the model does not have yet."""
@@ -66,7 +66,7 @@ class Aten:
             found = None
         if found is None:
             return [Node(label, "", inputs, tuple(tensor.name for tensor in outputs))]
-        outputs = outputs or (self.fresh(found.shape, found.dtype),)
+        outputs = outputs or (self.fresh(found.shape, found.dtype, found.strides),)
         if found.meaning == "attention" or (inputs and inputs[0] in self._positions_first):
             self._lay(name in ("transpose", "permute"), outputs[0])
         return list(self._parts(label, found, tuple(tensor.name for tensor in outputs)))
@@ -180,8 +180,8 @@ def _cast(args: Arguments) -> Meant:
 def _copy(args: Arguments) -> Meant:
     """A copy into the first argument."""
     to, source = args[:2]
-    meaning = "pointwise" if to.dtype != source.dtype else "move"
-    return Meant(meaning, (source,), to.shape, to.dtype, {"function": "cast"} if to.dtype != source.dtype else {})
+    meaning, keys = ("pointwise", {"function": "cast"}) if to.dtype != source.dtype else ("move", {})
+    return Meant(meaning, (source,), to.shape, to.dtype, keys, to.strides)
 
 
 # ------------------------------------------------------------------------------------------------ moves, views and rows
@@ -237,7 +237,7 @@ def _contiguous(args: Arguments) -> Meant:
     x = args[0]
     steps = [stride for size, stride in zip(x.shape, x.strides, strict=False) if size > 1]
     in_order = _lies_as(x, (x.size,)) and steps == sorted(steps, reverse=True)
-    return Meant("view" if in_order else "move", (x,), x.shape, x.dtype)
+    return Meant("view" if in_order else "move", (x,), x.shape, x.dtype, strides=row_by_row(x.shape))
 
 
 def _flatten(args: Arguments) -> Meant:

@@ -6,6 +6,7 @@ take, is called as a copy of its bytes and named (`GraphBuilder.copied`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from workloads.ops.base import Operator
 from workloads.ops.contractions import Conv2d
 from workloads.ops.gemm import Gemm
 from workloads.ops.grouped_gemm import GroupedGemm
+from workloads.ops.layouts import LETTERS, Layout
 from workloads.ops.lookups import Gather
 from workloads.ops.movement import Sum, Transpose
 from workloads.ops.pointwise import FUNCTIONS, Pointwise
@@ -47,6 +49,51 @@ class Tensor:
     def size(self) -> int:
         """Its elements."""
         return math.prod(self.shape)
+
+    @property
+    def order(self) -> Shape:
+        """Its dimensions of more than one element as memory holds them, the contiguous one last."""
+        steps = self.steps(self.shape)
+        return tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))
+
+    def steps(self, shape: Shape) -> Shape:
+        """Strides beside the elements of a result; 0 along dimensions in which it is spread. Where nothing is said of
+        strides it lies row by row."""
+        strides = self.strides if len(self.strides) == len(self.shape) else row_by_row(self.shape)
+        own = [stride if size > 1 else 0 for size, stride in zip(self.shape, strides, strict=True)]
+        return (*[0] * (len(shape) - len(own)), *own)
+
+
+def row_by_row(shape: Shape) -> Shape:
+    """Strides of what lies densely in the order of its dimensions."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def layout_of(result: Tensor, operands: Sequence[Tensor]) -> Layout | None:
+    """How operands lie beside a result, where one of them lies in another order.
+
+    A result of unknown strides lies as its operands do, the first of them that tells two dimensions apart (PyTorch's
+    TensorIterator). None where elements are neighbours in all of them, and where kernels do not address it.
+    """
+    shape = result.shape
+    for tensor in operands:
+        missing = len(shape) - len(tensor.shape)
+        if missing < 0 or any(own not in (1, n) for own, n in zip(tensor.shape, shape[missing:], strict=True)):
+            return None
+    all_steps = [tensor.steps(shape) for tensor in operands]
+    leading = [result.steps(shape)] * bool(result.strides) + all_steps
+
+    def before(a: int, b: int) -> int:
+        return next((steps[b] - steps[a] for steps in leading if steps[a] and steps[b] and steps[a] != steps[b]), a - b)
+
+    walked = sorted(range(len(shape)), key=functools.cmp_to_key(before))
+    orders = []
+    for steps in all_steps:
+        own = [number for number, axis in enumerate(walked) if steps[axis]]
+        orders.append(tuple(sorted(own, key=lambda number: -steps[walked[number]])))
+    found = Layout(tuple(shape[axis] for axis in walked), tuple(orders)).merged()
+    reached = all(len(found.shape) - 1 in order for order in found.orders)
+    return found if found.permuted and reached and len(found.shape) <= len(LETTERS) else None
 
 
 @dataclass(frozen=True)
@@ -204,11 +251,24 @@ def _move(w: Writer, node: Node) -> Sequence[Value]:
     if node.keys.get("perm") and (sides := _as_matrix(w.tensor(node.inputs[0]).shape, node.keys["perm"])):
         op = Transpose(rows=sides[0], cols=sides[1], dtype=result.dtype)
         return [w.g.call(node.label, op, w.taken(node.inputs[0], result.size, result.dtype))]
+    if len(node.inputs) == 1 and (layout := _copied_layout(w.tensor(node.inputs[0]), result)):
+        (shape, orders), n = layout.text, result.size
+        copy = Pointwise(n=n, shape=shape, layout=orders, dtype=result.dtype, out=result.dtype)
+        return [w.g.call(node.label, copy, w.taken(node.inputs[0], n, result.dtype))]
     sizes = [(w.tensor(name).size, result.dtype) for name in node.outputs]
     read = [w.value(name) for name in node.inputs]
     if len(read) == 1:
         read = [read[0].slice(0, min(read[0].size, sum(size for size, _ in sizes)))]
     return w.g.copied(node.label, read, *sizes, stands_in=False)
+
+
+def _copied_layout(x: Tensor, result: Tensor) -> Layout | None:
+    """How a tensor lies beside its copy; one of another shape lies row by row."""
+    if x.size != result.size:
+        return None
+    if x.shape != result.shape:
+        result = replace(result, shape=x.shape, strides=row_by_row(x.shape))
+    return layout_of(result, [x])
 
 
 def _as_matrix(shape: Shape, perm: Sequence[int]) -> tuple[int, int] | None:
@@ -295,13 +355,17 @@ def _pointwise(w: Writer, node: Node) -> Sequence[Value]:
 
 
 def _chain(w: Writer, node: Node) -> list[Value] | None:
-    """The chain that a node is; None where an operand is spread in another way than by rows."""
+    """The chain that a node is; None where an operand is spread in another way than by rows, and none lies in another
+    order."""
     found = links_of(w.model.tensors, node)
     if found is None:
         return None
     start, result = w.tensor(found[0]), w.tensor(node.outputs[0])
     n = result.size
-    functions, given, cols = [], [], None
+    operands = [start, *(w.tensor(link.other) for link in found[1] if link.other and w.tensor(link.other).size > 1)]
+    layout = layout_of(result, operands)
+    given = [w.taken(start.name, math.prod(layout.sizes(0)) if layout else n, start.dtype)]
+    functions, cols = [], None
     for link in found[1]:
         size = min(w.tensor(link.other).size, w.value(link.other).size) if link.other else 0
         constant = "neg" if is_integer(start.dtype) else "scale"  # of a number that is part of the instruction
@@ -310,6 +374,9 @@ def _chain(w: Writer, node: Node) -> list[Value] | None:
             functions.append(constant if link.function == "scale" else link.function)
         elif size == 1:
             functions.append(constant)
+        elif layout:
+            functions.append(link.function)
+            size = math.prod(layout.sizes(len(given)))
         elif n % size == 0 and cols in (None, size):
             functions.append("bias")
             cols, dtype = size, start.dtype
@@ -317,8 +384,11 @@ def _chain(w: Writer, node: Node) -> list[Value] | None:
             return None
         if size > 1 or size == n:
             given.append(w.taken(link.other, size, dtype))
-    op = Pointwise(n=n, chain="+".join(functions), cols=cols, dtype=start.dtype, out=result.dtype)
-    return [w.g.call(node.label, op, w.taken(start.name, n, start.dtype), *given)]
+    shape, orders = layout.text if layout else (None, None)
+    op = Pointwise(
+        n=n, chain="+".join(functions), cols=cols, shape=shape, layout=orders, dtype=start.dtype, out=result.dtype
+    )
+    return [w.g.call(node.label, op, *given)]
 
 
 def _norm(w: Writer, node: Node) -> list[Value]:

@@ -28,7 +28,9 @@ from workloads.ops.base import (
     number_format,
     operator,
     rounding,
+    words,
 )
+from workloads.ops.layouts import Layout, read_layout
 
 SCALE = 0.96875
 """Factor of `scale` and `triad`: exact in every format, and a long chain of it neither overflows nor vanishes."""
@@ -151,6 +153,9 @@ class Pointwise(Operator):
 
     Operands are x (unless the chain starts with `fill`) and then what the functions take beside it, in their order; a
     repeated chain takes the same ones again. Results are y and, for `dropout`, the mask.
+
+    Operands may lie in another order than the result: `shape=4096x1024 layout=ab+ba` adds the transpose of a matrix of
+    1024 x 4096. Letters are the result's dimensions; along those that an operand leaves out it is spread.
     """
 
     abreast: ClassVar[bool] = True
@@ -162,6 +167,8 @@ class Pointwise(Operator):
     repeat: int = extent(1, help="times that the chain is applied")
     fused: str = choice("1", ("0", "1"), help="1: one kernel; 0: one kernel a function, through memory")
     cols: int | None = derived_extent(help="elements of a row, for bias; default: none")
+    shape: str | None = words("dimensions of the result, 16x128x64, where operands lie in another order; default: none")
+    layout: str | None = words("of each operand, the dimensions abc as they lie in memory: abc+bac; default: none")
     dtype: str | None = number_format("of the operands; default: the machine's")
     out: str | None = number_format("of the result; default: the input's")
 
@@ -187,6 +194,11 @@ class Pointwise(Operator):
             raise InputError(f"{self._typed} cols={self.cols}: rows of cols elements must fill n={self.n}; {right}")
         if self.cols is not None and not needs_columns:
             raise InputError(f"{self._typed} cols={self.cols}: only bias takes cols; leave it out")
+        if (self.shape is None) != (self.layout is None):
+            raise InputError(f"{self._typed}: shape and layout go together, such as shape=4096x1024 layout=ab+ba")
+        if self.layout is not None and needs_columns:
+            raise InputError(f"{self._typed} layout={self.layout}: bias takes none; add does, layout=abc+c")
+        _ = self.lying
         self._check_integers()
 
     def _check_integers(self) -> None:
@@ -213,6 +225,15 @@ class Pointwise(Operator):
     @property
     def _typed(self) -> str:
         return self.chain if self._single else self.word
+
+    @property
+    def lying(self) -> Layout | None:
+        """How operands lie; None where all of them lie as the result does."""
+        if self.shape is None or self.layout is None:
+            return None
+        others = sum(kind != "index" for name in self.functions for kind in FUNCTIONS[name].others)
+        given = others + (not FUNCTIONS[self.functions[0]].starts)
+        return read_layout(self._typed, self.shape, self.layout, self.n, given)
 
     @property
     def functions(self) -> list[str]:
@@ -268,7 +289,9 @@ class Pointwise(Operator):
                         pass
                     case _:
                         given.append(Operand(label, (self.n,), dtype))
-        return tuple(given)
+        if (lying := self.lying) is None:
+            return tuple(given)
+        return tuple(operand._replace(shape=lying.sizes(number)) for number, operand in enumerate(given))
 
     @property
     def results(self) -> tuple[Operand, ...]:
@@ -322,6 +345,8 @@ class Pointwise(Operator):
         are off. rounded: what comes out of each is rounded.
         """
         given = [np.asarray(a, dtype=np.float64) for a in operands]
+        if (lying := self.lying) is not None:
+            given = [lying.seen(number, values) for number, values in enumerate(given)]
         starts = FUNCTIONS[self.functions[0]].starts
         value: Any = None if starts else given[0]
         mask = None

@@ -123,6 +123,8 @@ def build(op: Pointwise, spec: RduSpec, config: PointwiseConfig) -> Program:
 def choose(op: Pointwise, spec: RduSpec, schedule: str) -> list[tuple[PointwiseConfig, int]]:
     """One form, as the operator says; tiles that fill the pipeline and leave enough of them to overlap."""
     check_dtype(op, spec)
+    if op.layout is not None:
+        raise InputError(f"{op}: {spec.name} has no chain of operands in another order; leave shape and layout out")
     for name in op.functions:
         if name not in BODIES:
             raise InputError(f"{name}: has no form on {spec.name}; available: {', '.join(BODIES)}")

@@ -199,7 +199,12 @@ def _kind(trace: MeasuredTrace, call: Call) -> tuple[Any, ...]:
         tensors = [trace.tensors[name] for name in (*node.inputs, *node.outputs)]
         links = [link.function for link in node.keys.get("links", ())]
         keys = {key: value for key, value in node.keys.items() if key != "links"}
-        return (node.meaning, str(keys), *links, *((tensor.shape, tensor.dtype, tensor.turned) for tensor in tensors))
+        return (
+            node.meaning,
+            str(keys),
+            *links,
+            *((tensor.shape, tensor.dtype, tensor.turned, tensor.order) for tensor in tensors),
+        )
 
     return (call.label, call.workload, call.why, *map(of, call.nodes), call.shapes if not call.nodes else "")
 

@@ -20,6 +20,9 @@ CHECKED = (
     ("fill n=1000", "v100-sxm2", "torch"),
     ("cast n=1000 dtype=fp32 out=fp16", "t4", "fused"),
     ("dropout_backward n=777 dtype=bf16", "a100-sxm4-80gb", "torch"),
+    ("add n=8192 shape=128x64 layout=ab+ba dtype=fp32", "h100-sxm", "torch"),
+    ("mul n=12000 shape=20x30x20 layout=bac+c dtype=bf16", "h100-sxm", "torch"),
+    ("pointwise n=7000 chain=neg+mul+add fused=0 shape=5x7x10x20 layout=acbd+abcd+db dtype=fp32", "t4", "torch"),
 )
 
 
@@ -74,6 +77,22 @@ def test_bytes_are_those_of_the_operator_and_no_roof_is_beaten(
     assert report.record.time_ps * 2.039 >= dram, "faster than DRAM"
 
 
+def test_dataflow_machines_refuse_operands_in_another_order() -> None:
+    with pytest.raises(InputError, match="sn40l has no chain of operands in another order"):
+        simulate("add n=8192 shape=128x64 layout=ab+ba", "sn40l")
+
+
+def test_threads_that_read_from_rows_of_their_own_move_a_sector_each() -> None:
+    """32 sectors a request where the operand is transposed, 4 where whole rows of 64 are in another order."""
+    elements = 256 * 128
+    moved = {}
+    for layout, shape in (("ba", "256x128"), ("bac", "16x32x64")):
+        report = simulate(f"copy n={elements} shape={shape} layout={layout} dtype=fp32", "h100-sxm").to_dict()
+        moved[layout] = report["bytes"]["l1"]["read"]
+        assert report["bytes"]["dram"]["read"] < 1.2 * 4 * elements
+    assert moved == {"ba": 32 * elements, "bac": 4 * elements}
+
+
 def test_fusing_halves_a_chain_and_work_shows_only_beyond_the_memory_time() -> None:
     n = 1 << 22
     one = simulate(f"scale n={n} dtype=fp32", "a100-sxm4-80gb").cycles
@@ -94,6 +113,7 @@ def test_fusing_halves_a_chain_and_work_shows_only_beyond_the_memory_time() -> N
         ("exp n=4 dtype=fp32", "torch threads 4", "write torch warps 4 elements 4"),
         ("exp n=4 dtype=fp32", "torch warps 64", "warps must be 1 to 32"),
         ("exp n=4 dtype=fp32", "torch elements 3", "power of two"),
+        ("add n=8 shape=2x4 layout=ab+ba", "fused", "lie as the result does; nearest: schedule=torch"),
     ],
 )
 def test_wrong_schedules_are_refused(text: str, schedule: str, named: str) -> None:

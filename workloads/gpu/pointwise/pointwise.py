@@ -2,17 +2,16 @@
 
 Two kinds, as they are found compiled: `torch`, PyTorch's vectorised kernel since 2.7 (128 threads, four elements of 4 B
 each, eight on GH100 and GB100, eight of 2 B, 16 of 1 B; vectors of up to 16 B on GH100 and GB100, of four elements
-elsewhere; where an operand is broadcast, the one that computes the places of each element and does one after the
-other), and `fused`, what
-Triton and other fusing compilers make (128 threads, a tile of 1024 elements, 16 B a load). A chain that is not fused
-runs as one kernel a function, through memory.
+elsewhere; where an operand is broadcast or lies in another order than the result, the one that computes the places of
+each element and does one after the other), and `fused`, what Triton and other fusing compilers make (128 threads, a
+tile of 1024 elements, 16 B a load). A chain that is not fused runs as one kernel a function, through memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from sim.gpu.language import (
     Program,
     RegisterTile,
     RoleBuilder,
+    View,
     as_expr,
 )
 from workloads.gpu.configuration import Configuration, Word
@@ -39,7 +39,7 @@ from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.functions import costs_in
 from workloads.gpu.pointwise.lanes import Cost, Load
 from workloads.gpu.select import Choice, unknown_schedule
-from workloads.ops import FUNCTIONS, Pointwise
+from workloads.ops import FUNCTIONS, Operand, Pointwise
 from workloads.ops.base import Array
 from workloads.registry import register
 
@@ -50,10 +50,19 @@ REGISTERS = 14
 KINDS = ("fused", "torch")
 WIDE_VECTORS = ("9.0", "10.0")
 """Compute capabilities for which PyTorch has vectors of more than four elements (CUDALoops.cuh)."""
-PLACES: Cost = {"imad.int32": 10.0, "iadd.int32": 18.0}
-"""Of an element whose operands lie in different places: two divisions of its number by multiplication, three offsets
-and addresses (PyTorch's OffsetCalculator for two dimensions; nvcc 13.0, sm_80)."""
+
+
+def offsets(tensors: int, dimensions: int) -> Cost:
+    """Of an element whose operands lie in different places: for each dimension a division of its number by
+    multiplication, for each tensor, the result among them, offsets and an address (PyTorch's OffsetCalculator: integer
+    instructions that nvcc 13.0 makes of it for two and three tensors, sm_80 and sm_90)."""
+    return {"imad.int32": (2.0 + tensors) * dimensions, "iadd.int32": 4.0 + 2.0 * tensors + 4.0 * dimensions}
+
+
+PLACES = offsets(3, 2)
+"""The same where one of two operands is broadcast along rows."""
 PLACES_REGISTERS = 16
+SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,8 @@ class Stage:
 
     inputs: matrices, rows (1, cols) or columns (rows, 1). outputs: matrices. cost: instructions an element, conversions
     left out. compute(index, *values): the outputs, `index` being the numbers of the elements. arithmetic: the format
-    that it is computed in.
+    that it is computed in. orders: by name, inputs that lie in another order than the outputs, whose dimensions are
+    `shape` then and whose elements are one row here: those dimensions as memory holds them.
     """
 
     name: str
@@ -84,6 +94,8 @@ class Stage:
     cost: Cost
     compute: Callable[..., tuple[Array, ...]]
     arithmetic: str = "fp32"
+    shape: tuple[int, ...] = ()
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def kernel(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Kernel:
@@ -114,6 +126,9 @@ def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConf
     span = config.elements * WARP_SIZE
     loaded = []
     for number, x in enumerate(stage.inputs):
+        if x.name in stage.orders:
+            loaded.append(_gathered(r, spec, stage, x, column))
+            continue
         at = (row if x.shape[0] > 1 else 0, column if x.shape[1] > 1 else 0)
         extents = (1, span if x.shape[1] > 1 else 1)
         value = RegisterTile(f"in{number}", extents, x.dtype)
@@ -126,7 +141,7 @@ def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConf
     index = (row * stage.cols + column,)
     cost = lanes.total(
         _cost(stage, config),
-        *(lanes.widen(x.dtype, stage.arithmetic) for x in stage.inputs if _widens(stage) and x.shape[1] > 1),
+        *(lanes.widen(x.dtype, stage.arithmetic) for x in stage.inputs if _widens(stage) and x.shape[-1] > 1),
         *(lanes.narrow(spec, y.dtype, stage.arithmetic) for y in stage.outputs if stage.cost or _converts(stage)),
     )
     for number, y in enumerate(stage.outputs):
@@ -140,8 +155,39 @@ def _elements(r: RoleBuilder, spec: GpuSpec, stage: Stage, config: PointwiseConf
         r.stg(y[row:1, column:span], value.whole, count, vector_bytes=vector)  # type: ignore[misc]
 
 
+def _gathered(r: RoleBuilder, spec: GpuSpec, stage: Stage, x: GlobalTensor, first: Expr) -> View:
+    """A warp's elements from number `first` on of an input that lies in another order: each thread loads its own.
+
+    A warp that crosses ends of the last dimension has one load for each part, where the machine has one in all.
+    """
+    order, last, cols = stage.orders[x.name], len(stage.shape) - 1, stage.shape[-1]
+    extents = (1, WARP_SIZE) if order[-1] == last else (WARP_SIZE, 1)
+
+    def load(tile: RegisterTile, more: Expr, into: str) -> None:
+        row = first // cols + more
+        box = []
+        for d in order:
+            if d == last:
+                box.append(slice(first % cols - more * cols, WARP_SIZE))
+                continue
+            place = row // math.prod(stage.shape[d + 1 : last])
+            box.append(slice(place % stage.shape[d] if d else place, 1))
+        r.ldg(tile.whole, x[tuple(box)], 1, into=into, vector_bytes=DTYPE_BYTES[x.dtype])
+
+    here = RegisterTile(f"in_{x.name}", extents, x.dtype)
+    load(here, as_expr(0), "loaded")
+    if cols % WARP_SIZE:
+        part = RegisterTile(f"part_{x.name}", extents, x.dtype)
+        with r.loop(f"parts_{x.name}", (first % cols + WARP_SIZE - 1) // cols, start=1) as more:
+            load(part, more, "part")
+            after = ("loaded", "part")
+            lanes.write(r, spec, {}, dst=here.whole, srcs=(part.whole,), compute=lambda a, b: a + b, after=after)
+    return here.whole
+
+
 def _apart(stage: Stage, config: PointwiseConfig) -> bool:
-    """Whether PyTorch takes the kernel that computes the places of each element: an operand is broadcast."""
+    """Whether PyTorch takes the kernel that computes the places of each element: an operand is broadcast, or lies in
+    another order."""
     whole = (stage.rows, stage.cols)
     return config.schedule == "torch" and any(x.shape != whole for x in stage.inputs)
 
@@ -156,7 +202,10 @@ def _turns(stage: Stage, config: PointwiseConfig) -> tuple[int, int]:
 
 def _cost(stage: Stage, config: PointwiseConfig) -> Cost:
     """Instructions of an element, conversions left out."""
-    return lanes.total(stage.cost, PLACES) if _apart(stage, config) else stage.cost
+    if not _apart(stage, config):
+        return stage.cost
+    tensors = len(stage.inputs) + len(stage.outputs)
+    return lanes.total(stage.cost, offsets(tensors, len(stage.shape)) if stage.orders else PLACES)
 
 
 def registers(stage: Stage, config: PointwiseConfig) -> int:
@@ -168,7 +217,7 @@ def registers(stage: Stage, config: PointwiseConfig) -> int:
 
 
 def load(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Load:
-    """Counts for the estimate."""
+    """Counts for the estimate. A thread whose neighbours read elsewhere moves a sector for its element."""
     turns, each = _turns(stage, config)
     span = turns * each * WARP_SIZE * config.warps
     instructions = 16 + math.ceil(turns * each * sum(_cost(stage, config).values())) + 2 * len(stage.inputs)
@@ -180,7 +229,11 @@ def load(spec: GpuSpec, stage: Stage, config: PointwiseConfig) -> Load:
         issue=-(-config.warps * instructions // spec.sm.sub_cores),
         path=2 * instructions,
         trips=turns,
-    )
+        again_bytes=sum(
+            max(0, SECTOR_BYTES - DTYPE_BYTES[x.dtype]) * stage.cols
+            for x in stage.inputs if x.name in stage.orders and stage.orders[x.name][-1] != len(stage.shape) - 1
+        ),
+    )  # fmt: skip
 
 
 def _converts(stage: Stage) -> bool:
@@ -211,7 +264,9 @@ def _result(stage: Stage, number: int, span: int) -> Callable[..., Array]:
     def compute(_: Array, *given: Array) -> Array:
         values, first = given[:-1], int(given[-1])
         index = first + np.arange(span)[None, :]
-        return np.broadcast_to(stage.compute(index, *(v.astype(np.float64) for v in values))[number], (1, span))
+        return np.broadcast_to(
+            stage.compute(index, *(v.astype(np.float64).reshape(1, -1) for v in values))[number], (1, span)
+        )
 
     return compute
 
@@ -223,7 +278,8 @@ def stages(op: Pointwise) -> tuple[tuple[GlobalTensor, ...], list[Stage]]:
     """Tensors in the order of operands, results and scratch, and the kernels of a chain."""
     rows, cols = (op.n // op.cols, op.cols) if op.cols else (1, op.n)
     shape = (rows, cols)
-    given = [lanes.tensor(o, shape=(1, cols) if o.shape != (op.n,) else shape) for o in op.operands]
+    orders = _orders(op)
+    given = [_tensor(o, orders, shape) for o in op.operands]
     results = [lanes.tensor(o, "output", shape) for o in op.results]
     starts = FUNCTIONS[op.functions[0]].starts
     others = given if starts else given[1:]
@@ -245,6 +301,23 @@ def stages(op: Pointwise) -> tuple[tuple[GlobalTensor, ...], list[Stage]]:
         out.append(_stage(op, [name], shape, inputs, [mine], [after, *mask]))
         before = after
     return (*given, *results, *scratch), out
+
+
+def _orders(op: Pointwise) -> dict[str, tuple[int, ...]]:
+    """By name, operands that do not lie as the result does."""
+    if op.lying is None:
+        return {}
+    as_result = tuple(range(len(op.lying.shape)))
+    named = zip((operand.name for operand in op.operands), op.lying.orders, strict=True)
+    return {name: order for name, order in named if order != as_result}
+
+
+def _tensor(operand: Operand, orders: Mapping[str, tuple[int, ...]], shape: tuple[int, int]) -> GlobalTensor:
+    """An operand as kernels see it: as a matrix, a row of it, or as it lies."""
+    if operand.name in orders:
+        return lanes.tensor(operand)
+    whole = math.prod(operand.shape) == math.prod(shape)
+    return lanes.tensor(operand, shape=shape if whole else (1, shape[1]))
 
 
 def _own_operands(op: Pointwise, others: Sequence[GlobalTensor]) -> list[list[GlobalTensor]]:
@@ -276,7 +349,11 @@ def _stage(
     costs = costs_in(op.arithmetic)
     cost = lanes.total(*(costs[name] for name in names))
     title = op.chain if len(names) > 1 else names[0]
-    return Stage(title.replace("+", "_"), *shape, tuple(inputs), tuple(outputs), cost, compute, op.arithmetic)
+    orders = {name: order for name, order in _orders(op).items() if name in places}
+    return Stage(
+        title.replace("+", "_"), *shape, tuple(inputs), tuple(outputs), cost, compute, op.arithmetic,
+        op.lying.shape if op.lying else (), orders,
+    )  # fmt: skip
 
 
 def check_formats(op: Pointwise, spec: GpuSpec) -> None:
@@ -295,6 +372,8 @@ def check(op: Pointwise, spec: GpuSpec, config: PointwiseConfig) -> None:
     most = spec.sm.max_threads_per_cta // WARP_SIZE
     if not 1 <= config.warps <= most:
         raise InputError(f"schedule={config}: warps must be 1 to {most}")
+    if config.schedule == "fused" and op.lying is not None:
+        raise InputError(f"schedule={config}: reads operands that lie as the result does; nearest: schedule=torch")
     if config.elements < 1 or config.elements & (config.elements - 1) or config.elements > 64:
         raise InputError(f"schedule={config}: elements must be a power of two from 1 to 64")
 
@@ -306,7 +385,8 @@ def choose(op: Pointwise, spec: GpuSpec, schedule: str = "auto") -> Choice:
     if schedule != "auto" and (not words or words[0] not in KINDS):
         raise unknown_schedule(op, spec, schedule, KINDS)
     check_formats(op, spec)
-    kinds = KINDS if schedule == "auto" else (words[0],)
+    possible = tuple(kind for kind in KINDS if kind == "torch" or op.lying is None)
+    kinds = possible if schedule == "auto" else (words[0],)
     base = {"torch": PointwiseConfig("torch", 4, _torch_elements(op, spec)), "fused": PointwiseConfig("fused", 4, 8)}
     configs = [base[kind] for kind in kinds]
     if len(words) > 1:

@@ -20,14 +20,13 @@ from workloads.gpu.configuration import Configuration, Word
 from workloads.gpu.overhead import INSTRUCTION_BYTES, mix
 from workloads.gpu.pointwise import lanes
 from workloads.gpu.pointwise.lanes import Load
-from workloads.gpu.pointwise.pointwise import PLACES, PLACES_REGISTERS
+from workloads.gpu.pointwise.pointwise import PLACES, PLACES_REGISTERS, SECTOR_BYTES
 from workloads.gpu.select import Choice
 from workloads.ops import Transpose
 from workloads.ops.base import Array
 from workloads.registry import register
 
 LINE_BYTES = 128
-SECTOR_BYTES = 32
 REGISTERS = 32
 
 
