@@ -5,8 +5,8 @@ operations. Each machine runs the kernel that was written for it, on as many hea
 exponentials cost is what goes away where they take next to no time. V100 has no fused kernel here: its softmax is a
 kernel of its own.
 
-Published ratios are the papers' of FlashAttention-3 and FlashAttention-4, quoted from memory. They are reckoned from the
-rates of units, too, so that they check the machines' figures and nothing that runs.
+Published ratios are those of the papers of FlashAttention-3 and FlashAttention-4, quoted from memory. They are reckoned
+from rates of units, too, so that they check the machines' figures and nothing that runs.
 """
 
 from __future__ import annotations
