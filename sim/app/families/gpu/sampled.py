@@ -97,8 +97,11 @@ class Pace:
         begin_ps, end_ps = (_when(done, part, done[-1][0]) for part in (first, leave.share))
         if not macs:
             return share, round(end_ps / (leave.share + begun))
-        # As many rounds as it has, the last one whole; what came before the first quarter is not steady.
-        whole = ceil(rounds) / rounds if rounds > 1 else 1
+        # As many rounds as it has; what came before the first quarter is not steady. Where an SM has several CTAs,
+        # those of the last round have it to themselves: between as slow as before and as fast as all of its together.
+        resident = self.launch.occupancy.ctas
+        slowest, fastest = ceil(rounds), ceil(rounds * resident) / resident
+        whole = (slowest + fastest) / 2 / rounds if rounds > 1 else 1
         return share, round(begin_ps + (whole - first) * (end_ps - begin_ps) / (leave.share - first))
 
     def whole(self, result: KernelResult) -> KernelResult:
