@@ -25,6 +25,7 @@ from arch.load import load_arch
 from scripts.tables.place import DOCS, put, today
 from sim.app.serving.curve import serve
 from sim.app.serving.deployment import Deployment, fitted
+from sim.app.shared_model import LATENT_PAGE
 from workloads.accuracy.splits import SPLITS, split
 from workloads.graphs.models import model_of
 
@@ -39,8 +40,6 @@ HABITS = {
 """By framework: whether prompts come beside the sequences that decode, tokens of a step (vLLM's `SchedulerConfig`,
 TensorRT-LLM's `max_num_tokens`, SGLang's `chunked_prefill_size` on 80 GB), tokens of a page."""
 
-LATENT_PAGE = 64
-"""Tokens of a page of latent vectors, which FlashMLA asks for, and with it the frameworks."""
 BY_BLOCK = ("qwen3-235b-a22b",)
 """Models that are served from their checkpoint in fp8, whose scales are by block; DeepSeek's own is such a one."""
 FORMATS = {"unstated": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "bf16",

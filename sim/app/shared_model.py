@@ -9,8 +9,13 @@ from typing import Any, ClassVar, Self
 from workloads.graphs.llama import Llama
 from workloads.graphs.model import Model
 from workloads.graphs.models import model_of
-from workloads.ops.base import check_fields, extent, number_format, words
+from workloads.ops.base import check_fields, derived_extent, extent, number_format, words
 from workloads.parse import values_of
+
+PAGE = 16
+"""Tokens of a page of keys and values, vLLM's and SGLang's default."""
+LATENT_PAGE = 64
+"""Tokens of a page of latent vectors, which FlashMLA asks for, and with it the frameworks."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class SharedModel:
     model: str = words("a published model, or the path of a config.json")
     tp: int = extent(1, help="devices that share each layer")
     ep: int = extent(1, help="of these, devices that share out the experts, whole ones")
-    page: int = extent(16, help="tokens of a page of the cache")
+    page: int | None = derived_extent(help="tokens of a page of the cache; default: 16, of latent vectors 64")
     dtype: str | None = number_format("of products; default: the machine's, or bf16")
 
     def __post_init__(self) -> None:
@@ -42,6 +47,11 @@ class SharedModel:
     def sizes(self) -> Model:
         """Sizes of the model."""
         return model_of(self.model)
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a page of the cache."""
+        return self.page or (LATENT_PAGE if self.sizes.latent else PAGE)
 
     def step(self, **keys: Any) -> Llama:
         """A step on these devices, with `keys` of the operator."""

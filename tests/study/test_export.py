@@ -171,3 +171,10 @@ def test_keys_of_serve_and_export_are_declared_once() -> None:
     shared = {field.name for field in fields(SharedModel)}
     assert {"tp", "ep", "page", "dtype"} < shared
     assert not shared & (own[0] | own[1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens"), [("qwen3-32b tp=2", 16), ("kimi-k2 tp=8", 64), ("kimi-k2 tp=8 page=32", 32)]
+)
+def test_pages_of_latent_vectors_are_those_that_flashmla_reads(asked: str, tokens: int) -> None:
+    assert Deployment.of(asked).page_tokens == tokens

@@ -43,7 +43,7 @@ class TableRequest(SharedModel):
 
     def step(self, **keys: Any) -> Llama:
         """A step of one layer with embedding and head."""
-        own = {"layers": self.sizes.dense + 1, "vocab": self.sizes.vocab, "page": self.page}
+        own = {"layers": self.sizes.dense + 1, "vocab": self.sizes.vocab, "page": self.page_tokens}
         return super().step(**(own | keys))
 
 
@@ -129,7 +129,7 @@ def places(asked: TableRequest, machine: MachineSpec) -> dict[Place, Operator]:
         return asked.step(**keys).with_defaults(machine.default_dtype).graph(fused=True).steps
 
     for tokens in powers(1, asked.tokens):
-        for step in graph(phase="decode", batch=tokens, seq=asked.page):
+        for step in graph(phase="decode", batch=tokens, seq=asked.page_tokens):
             name = role(step)
             if name and (name != "head" or tokens <= asked.batch):
                 # The first rotation is that of queries, the first sum that of attention.

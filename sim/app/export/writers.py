@@ -104,7 +104,7 @@ def vidur(table: Table, folder: Path) -> list[Path]:
             **row, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads, "n_expanded_embd": sizes.ffn,
             "vocab_size": sizes.vocab, "use_gated_mlp": sizes.gated, "num_tokens": tokens, **model,
         })  # fmt: skip
-    heads = {"n_q_head": sizes.heads, "n_kv_head": sizes.kv_heads, "block_size": asked.page,
+    heads = {"n_q_head": sizes.heads, "n_kv_head": sizes.kv_heads, "block_size": asked.page_tokens,
              "max_model_len": asked.keys, "attention_backend": "AttentionBackend.FLASH_ATTENTION"}  # fmt: skip
     attention = []
     attended: list[Prompts | Decode] = [*table.of(Prompts), *table.of(Decode)]

@@ -62,7 +62,7 @@ class Deployment(SharedModel):
                 raise InputError(f"serve {key}={getattr(self, key)}: at most {most} percent")
         if self.concurrency < self.dp:
             raise InputError(f"serve dp={self.dp}: more copies than concurrency={self.concurrency}")
-        self.step(phase="decode", seq=1, page=self.page)
+        self.step(phase="decode", seq=1, page=self.page_tokens)
 
     def __str__(self) -> str:
         """As people type it, keys at their default left out."""
@@ -127,8 +127,8 @@ class Memory:
 
     def sequences(self, deployment: Deployment) -> int:
         """Sequences at once whose cache has room to their last token."""
-        pages = -(-deployment.longest // deployment.page)
-        return self.tokens // (pages * deployment.page)
+        pages = -(-deployment.longest // deployment.page_tokens)
+        return self.tokens // (pages * deployment.page_tokens)
 
     @classmethod
     def of(cls, deployment: Deployment, machine: MachineSpec) -> Memory:
@@ -151,7 +151,7 @@ def _prefill(deployment: Deployment, layers: int) -> Llama:
     """A step of prompts with as many tokens as one may have."""
     seq = min(deployment.budget, deployment.isl)
     batch = max(1, deployment.budget // seq)
-    return deployment.step(layers=layers, batch=batch, seq=seq, page=deployment.page)
+    return deployment.step(layers=layers, batch=batch, seq=seq, page=deployment.page_tokens)
 
 
 def _weights(graph: Graph) -> int:

@@ -49,7 +49,7 @@ class Step:
 
     def op(self, deployment: Deployment) -> Llama:
         """The step as an operator; chunks are equal."""
-        page = deployment.page
+        page = deployment.page_tokens
         if not self.chunks:
             return deployment.step(phase="decode", batch=self.decode, seq=-(-self.keys // self.decode), page=page)
         first = self.chunks[0]
