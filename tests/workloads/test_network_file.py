@@ -71,6 +71,7 @@ def test_gemm_files_in_their_order() -> None:
         ("", "is empty"),
         (",,\n", "is empty"),
         (CONV_HEADER, "no layer below its header"),
+        (CONV_HEADER + '\x1f\n,"",\n', "no layer below its header"),
         ("c, 9, 8, 3, 2, 1, 1, 1,\n", "net line 1: is a layer, but the first line is a header"),
         (f"{CONV_HEADER}\n\nc, 9, 8, 3, 2, 1, 1,\n", "net line 3: has 7 columns, needed are 8: .*missing: stride"),
         (f"{CONV_HEADER}\nc, 9, x, 3, 2, 1, 1, 1,\n", r"net line 2 column 3 \(input width\): 'x' must be a whole"),

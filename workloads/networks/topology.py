@@ -85,7 +85,8 @@ Layer = ConvLayer | GemmLayer
 def read_topology(text: str, what: str, form: str = "auto") -> tuple[Layer, ...]:
     """The layers of a file's text. what: its name, for errors. form: `conv`, `gemm`, or `auto`: as the header says, or
     the number of values in the first row. InputError names line and column of what is wrong."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip(" \t,;")]
+    numbered = enumerate(text.splitlines(), 1)
+    lines = [(number, line) for number, line in numbered if line.strip(" \t,;") and _fields(line)]
     if not lines:
         raise InputError(f"{what}: is empty; the first line is a header, such as Layer, M, N, K,")
     (first, header), *rows = lines

@@ -120,15 +120,16 @@ def counters(result: SectionResult, spec: RduSpec, devices: int = 1, prefetch_by
     macs = lane_operations = read = written = 0
     for stage, cost in zip(configuration.stages, configuration.costs, strict=True):
         firings = len(walk(stage.over))
-        macs += firings * cost.macs
-        lane_operations += firings * cost.lane_operations
+        # Extents of a program may be NumPy's, of 32 bits.
+        macs += firings * int(cost.macs)
+        lane_operations += firings * int(cost.lane_operations)
     collective = 0
     for units in configuration.channels:
         reader = units.read.reader
         assert reader is not None
         if len(units.pmus):
-            read += units.read_bytes * len(walk(reader.over))
-            written += units.write_bytes * len(walk(units.read.output.out.over))
+            read += int(units.read_bytes) * len(walk(reader.over))
+            written += int(units.write_bytes) * len(walk(units.read.output.out.over))
         if reader.kind == "collective":
             out = units.read.output.out
             collective += math.prod(out.shape) * DTYPE_BYTES[out.dtype] * len(walk(reader.over))
