@@ -308,6 +308,16 @@ def blocks(p: AttentionProblem, first_row: Expr, rows: int, block_n: int, last_r
     return Blocks(end, end - begin, rest - whole_end, whole_end - whole_begin, whole_begin - begin)
 
 
+def first_maximum(highest: Array, found: Array) -> Array:
+    """The largest score of each row's first block of keys, which stays: what follows is scaled by it."""
+    return np.where(np.isfinite(highest), highest, found.max(axis=1, keepdims=True))
+
+
+def exponentials(factor: float, found: Array, highest: Array) -> Array:
+    """Weights of a block's scores; 0 where a row has seen no key. factor: of scores, in powers of two."""
+    return np.exp2(factor * (found - np.where(np.isfinite(highest), highest, 0)))
+
+
 class OnlineSoftmax:
     """Softmax of one warp's rows, block of keys by block: NumPy meaning and instructions.
 

@@ -16,6 +16,7 @@ functions take as long as both products.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,17 @@ from sim.gpu.language import (
     as_expr,
 )
 from workloads.gpu import overhead
-from workloads.gpu.attention.blocks import LOG2_E, Array, AttentionProblem, blocks, check_together, problem, width
+from workloads.gpu.attention.blocks import (
+    LOG2_E,
+    Array,
+    AttentionProblem,
+    blocks,
+    check_together,
+    exponentials,
+    first_maximum,
+    problem,
+    width,
+)
 from workloads.gpu.attention.configuration import AttentionConfig, rounds_ps
 from workloads.gpu.configuration import Word
 from workloads.gpu.gemm.problem import ceil_div
@@ -307,14 +318,8 @@ class _Builder:
                 mix=(("setp", BLOCK_N // 4),),
             )  # fmt: skip
 
-        def first(highest: Array, found: Array) -> Array:
-            return np.where(np.isfinite(highest), highest, found.max(axis=1, keepdims=True))
-
-        def exponentials(found: Array, highest: Array) -> Array:
-            return np.exp2(factor * (found - np.where(np.isfinite(highest), highest, 0)))
-
         # Three operands an instruction.
-        r.run("fmnmx", BLOCK_N // 2, dtype="fp32", dst=top.whole, srcs=(scores.whole,), compute=first)
+        r.run("fmnmx", BLOCK_N // 2, dtype="fp32", dst=top.whole, srcs=(scores.whole,), compute=first_maximum)
         # The factor by which outputs would be rescaled goes to the correction warps, which have read the one before:
         # else nothing had been multiplied.
         r.sts(self.sums[i][0, :, lanes:LANES], top.whole.T, 1, vector_bytes=4)  # type: ignore[misc]
@@ -322,8 +327,8 @@ class _Builder:
         on_fma = BLOCK_N * ON_FMA // 100 if self.c.exp_on_fma else 0
         mix = (("ffma", BLOCK_N), *((name, n * on_fma) for name, n in POLYNOMIAL if on_fma))
         r.run(
-            "ex2", BLOCK_N - on_fma, dtype="fp32", dst=scores.whole, srcs=(top.whole,), compute=exponentials,
-            mix=_joined(mix),
+            "ex2", BLOCK_N - on_fma, dtype="fp32", dst=scores.whole, srcs=(top.whole,),
+            compute=partial(exponentials, factor), mix=_joined(mix),
         )  # fmt: skip
         weights = RegisterTile("weights", (LANES, BLOCK_N), p.dtype)
         r.run("cvt", BLOCK_N // 2, dtype=p.dtype, dst=weights.whole, srcs=(scores.whole,), compute=lambda _, x: x)

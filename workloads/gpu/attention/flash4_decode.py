@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -40,8 +41,18 @@ from sim.gpu.language import (
 )
 from workloads.gpu import overhead
 from workloads.gpu.attention import cache_write
-from workloads.gpu.attention.blocks import LOG2_E, Array, AttentionProblem, blocks, problem, width
+from workloads.gpu.attention.blocks import (
+    LOG2_E,
+    Array,
+    AttentionProblem,
+    blocks,
+    exponentials,
+    first_maximum,
+    problem,
+    width,
+)
 from workloads.gpu.attention.configuration import AttentionConfig
+from workloads.gpu.attention.flash4 import BLOCK_N, CHUNK
 from workloads.gpu.attention.flash_decode import COMBINED, Rows, combine, parts_of_keys
 from workloads.gpu.attention.pages import KeyCopies, check_pages
 from workloads.gpu.configuration import Word
@@ -51,13 +62,10 @@ from workloads.gpu.gemm.tcgen05 import INSTRUCTION_K_BYTES, LANES, ROWS, WARPS
 from workloads.ops.attention import Attention
 from workloads.registry import register
 
-BLOCK_N = 128
-"""Keys of a step."""
 HEADS = (64, 128, 256)
 """Columns of heads: beside the outputs, tensor memory has room for the scores of two blocks."""
-CHUNK = 32
-"""Columns of tensor memory that a warp loads or stores at once."""
 MOST_STAGES = 12
+"""Blocks of keys or values on their way at most, where shared memory has room for more."""
 CTAS = 2
 """Of an SM, where tensor memory has room for their columns: one multiplies while the other makes weights."""
 WARPS_ALL = WARPS + 2
@@ -342,17 +350,11 @@ class _Builder:
                 mix=(("setp", BLOCK_N // 4),),
             )  # fmt: skip
 
-        def first(highest: Array, found: Array) -> Array:
-            return np.where(np.isfinite(highest), highest, found.max(axis=1, keepdims=True))
-
-        def exponentials(found: Array, highest: Array) -> Array:
-            return np.exp2(factor * (found - np.where(np.isfinite(highest), highest, 0)))
-
         # Three operands an instruction; then whether outputs would have to be rescaled, a vote.
-        r.run("fmnmx", BLOCK_N // 2, dtype="fp32", dst=top.whole, srcs=(scores.whole,), compute=first)
+        r.run("fmnmx", BLOCK_N // 2, dtype="fp32", dst=top.whole, srcs=(scores.whole,), compute=first_maximum)
         r.run("setp", 1, dtype="int32", srcs=(top.whole,), mix=overhead.mix(alu=4))
         r.run(
-            "ex2", BLOCK_N, dtype="fp32", dst=scores.whole, srcs=(top.whole,), compute=exponentials,
+            "ex2", BLOCK_N, dtype="fp32", dst=scores.whole, srcs=(top.whole,), compute=partial(exponentials, factor),
             mix=(("ffma", BLOCK_N),),
         )  # fmt: skip
         r.run("cvt", BLOCK_N // 2, dtype=p.dtype, dst=weights.whole, srcs=(scores.whole,), compute=lambda _, x: x)
